@@ -165,7 +165,7 @@ def _hash(text: str) -> str:
 
 
 MOST_CHARACTERS = 6_000_000
-"""Of the data of a chart: a page of less than 10 MB is still sent by mail."""
+"""The limit of a chart's data: a page of less than 10 MB is still sent by mail."""
 
 _MOST_NAMED = 50_000
 _TYPES = {"uint8": "u8", "uint16": "u16", "uint32": "u32", "float64": "f64"}

@@ -99,10 +99,10 @@ class Inquiry:
 
 
 Find: TypeAlias = Callable[[Inquiry], list[Finding]]
-"""What explains the job one way; its docstring says what it reports, and on what evidence."""
+"""A function that finds one cause; its docstring states its report and the evidence for it."""
 
 Replaces: TypeAlias = Callable[[Job, Finding, Finding], bool]
-"""Whether a new finding of a job takes the place of an old one; its docstring says it in words."""
+"""True if a new finding of a job replaces an old one; the docstring states the rule in words."""
 
 
 def _of_job(find: Callable[[Job], list[Finding]]) -> Find:
@@ -268,7 +268,7 @@ def _stragglers(inquiry: Inquiry) -> list[Finding]:
 def _wrong_values(inquiry: Inquiry) -> list[Finding]:
     """The values of a collective are wrong, by the digests that all its ranks wrote down.
 
-    Of each rule and group the first call is reported; not where calls disagree, or memory was used while in flight.
+    The first call of each rule and group is reported, unless calls disagree, or memory was used while in flight.
     """
     return value_findings(inquiry.job.columns)
 

@@ -21,13 +21,13 @@ class Decision(Enum):
     """The kinds of decisions."""
 
     TURN = "turn"
-    """Which of the ready ranks runs next, when one has given up its turn."""
+    """The ready rank that runs next, when one has given up its turn."""
     PREEMPTION = "preemption"
-    """Whether a rank that makes a call goes on, or which other one does; whether a poll lets no other rank run."""
+    """The rank that goes on at a call: the caller, or another one; at a poll, 1 lets no other rank run."""
     MESSAGE = "message"
-    """Which sender's message a receive from any source takes."""
+    """The sender whose message a receive from any source takes."""
     BUFFER = "buffer"
-    """Whether a send waits for its receive (0) or is buffered (1)."""
+    """The kind of a send: it waits for its receive (0) or is buffered (1)."""
 
 
 class Choices(Protocol):

@@ -74,7 +74,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     if os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path)):
         yield path
         return
-    # Of the name nothing is in it: that may be as long as names can be.
+    # The draft's name has nothing of the file's: that may be as long as names can be.
     draft = path.with_name(f".simcoll-{os.getpid()}.draft")
     try:
         yield draft

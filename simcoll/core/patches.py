@@ -31,7 +31,7 @@ class Patches:
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute if the owner has one of that name."""
         if hasattr(owner, name):
-            # Not by getattr: of a class, that would restore a static method as a plain function.
+            # Not by getattr: on a class, that would restore a static method as a plain function.
             self._originals.append((owner, name, vars(owner).get(name, _INHERITED)))
             setattr(owner, name, value)
 

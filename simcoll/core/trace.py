@@ -150,7 +150,7 @@ class LaunchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A stalled job, as seen from outside: since when it stands still, and until when it was watched.
+    """A stalled job, as seen from outside: the begin of the stall, and the time until which it was watched.
 
     ``places`` gives the line of the user's program at which a rank's main thread is, ``blocked`` the ranks whose main
     thread waits inside torch, ``busy`` those that compute or have threads at work elsewhere, ``stopped`` those whose

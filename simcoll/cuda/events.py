@@ -40,7 +40,7 @@ class CudaDevice:
     """Record an event on a stream that :meth:`current` gave."""
 
     capturing = staticmethod(_cuda_isCurrentStreamCapturing)
-    """Whether the thread's current stream is being captured into a CUDA graph."""
+    """True while the thread's current stream is captured into a CUDA graph."""
 
     def __init__(self, index: int) -> None:
         self._index = index

@@ -171,7 +171,7 @@ class Turn:
         self._order = order
         self._taken = False
         self.overtaken = False
-        """Whether a later call has stopped waiting for this one."""
+        """True once a later call has stopped waiting for this one."""
 
     def take(self, call: object = None) -> None:
         """The program makes the call."""

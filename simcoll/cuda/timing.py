@@ -7,7 +7,7 @@ asked now and then (:mod:`simcoll.cuda.watcher`), never waited for, and used aga
 Behind a call that says it is asynchronous the end is marked on a stream of ours, for which its Work must be asked to
 have that stream wait. Then torch takes the call for waited for, and drops the tensors that it holds until a thread
 has waited: so they are held here instead, as long as torch would have (source: ``stashed_for_allocator_safety_`` of
-ProcessGroupNCCL.cpp). Whatever holds a tensor last must let it go in a thread of the program's: views take a lock of
+ProcessGroupNCCL.cpp). The last holder of a tensor must let it go in a thread of the program's: views take a lock of
 autograd's. Memory that a backend allocates itself only its Work can hold, so the end of such a call is marked where the
 program waits for it.
 

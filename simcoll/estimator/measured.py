@@ -23,7 +23,7 @@ from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.graph import derived
 
 SCHEMA = "simcoll.measured/1"
-"""Of the file that the measuring ranks write."""
+"""The schema of the file that the measuring ranks write."""
 
 MEASURABLE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 """The collectives that `simcoll calibrate` measures."""

@@ -240,7 +240,7 @@ def _narrowed(
 ) -> tuple[float, float, float]:
     """Returns a domain's bandwidth for a ring, for an exchange, and for one of all pieces; see `ClusterShape`.
 
-    A ring leaves each part of the network once. Of an exchange a part of k ranks sends k(n - k) pieces, a domain of p
+    A ring leaves each part of the network once. In an exchange a part of k ranks sends k(n - k) pieces, a domain of p
     ranks p(n - p), or pn with those that stay inside.
     """
     ring, ranks = min(out.values()), len(members)

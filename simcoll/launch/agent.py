@@ -1,7 +1,7 @@
 """Starts the ranks of a job with torchrun's own parser and agent, and writes down the end of each.
 
 It is a process of its own (:mod:`simcoll.launch.launcher_process`), so that the command that watches it needs no torch
-and survives it. Nothing here reaches into the ranks: they are started by torch's agent as torchrun starts them. The
+and survives it. The ranks run unchanged: torch's agent starts them as torchrun does. The
 account (:mod:`simcoll.blackbox.accounts`) is rewritten whole whenever a rank starts or ends.
 """
 

@@ -3,7 +3,7 @@
 The thread that makes a call only puts it on a list. A thread of the group's own comes to a round (:class:`Rounds`)
 when K calls are there, when no call has come for a while (the program may hang, and wait for an explanation), and once
 more when the group ends; another one does so with sends and receives (:mod:`simcoll.proof.p2p_check`), which no round
-may hold up. Whatever keeps the ranks from meeting ends the check of that group, and nothing else.
+may hold up. An error that keeps the ranks from meeting ends the check of that group alone.
 
 In rounds the ranks of a group prove calls that they have made already: the protocol of ``check`` mode. A rank comes to
 a round with all calls that it has made since the last one, at least one. The ranks agree on the smallest count among
@@ -269,7 +269,7 @@ class Checker(Generic[T]):
             # A rank that has no more to do leaves, and so does one that dies: neither is for this thread to report.
             pass
         except Exception as error:
-            # Whatever it is, a program's own hook for the exceptions of threads must not hear of it.
+            # A program's own hook for the exceptions of threads must get none of simcoll's.
             self._give_up(f"{type(error).__name__}: {error}")
         finally:
             self._end()

@@ -31,7 +31,7 @@ _MOST_LISTED = 200_000
 _MASK = (1 << 64) - 1
 
 _UNSOUND = 0x9E3779B97F4A7C15
-"""What a rank whose own call is wrong adds to its word: an odd number, so that no number of ranks adds up to zero."""
+"""The addend of a faulty call's word: an odd number, so that no number of ranks adds up to zero."""
 
 _NO_DOCUMENTS: Mapping[int, object] = MappingProxyType({})
 

@@ -60,11 +60,11 @@ class Arguments:
     """The options object of c10d that the call was given, or None."""
     asynchronous: bool = False
     synchronous: bool = False
-    """Whether the call states that its caller waits for it at once; a call without options states nothing."""
+    """True if the call states that its caller waits for it at once; a call without options states nothing."""
     place: torch.device | None = None
-    """Of a call without tensors: the GPU that it runs on, as far as it is known."""
+    """The GPU on which a call without tensors runs, as far as it is known."""
     first_absent_only: bool = False
-    """Whether only the first of several absent ranks is asked for (monitored_barrier without wait_all_ranks)."""
+    """True if only the first of several absent ranks is asked for (monitored_barrier without wait_all_ranks)."""
 
     @property
     def timeout(self) -> timedelta | None:

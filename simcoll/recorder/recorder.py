@@ -88,7 +88,7 @@ class Recorder:
     def repeated_event(self, kind: str, case: object, **data: object) -> None:
         """Write down an event with its ``count`` so far; events of one kind and (hashable) ``case`` count together.
 
-        Of events that a loop repeats, the first is written down, and then each time that their number has doubled.
+        The first of events that a loop repeats is written down, and then one each time that their number has doubled.
         """
         self._counts[kind, case] += 1
         count = self._counts[kind, case]
@@ -197,11 +197,11 @@ class Entry:
     claim: Claim | None = None
     """The model that DistributedDataParallel begins to check with this call, or None."""
     taken_from: int | None = None
-    """Of a receive from any source that has a message: whose it was (a group rank)."""
+    """The group rank whose message a receive from any source has taken."""
     timed: DeviceTimed | None = None
     """The device's timing of the call, where the host does not see its end."""
     fault: MemoryFault | None = None
-    """What the backend does wrong because of how the call's tensors lie in memory."""
+    """The error that the backend makes because of the memory layout of the call's tensors."""
     values: CallValues | None = None
     """The values of the call, where they are checked."""
 
@@ -444,7 +444,7 @@ class GroupLog:
             writes=spec.brings_result(call, self.group_rank),
             sends=spec.sends_inputs(call, self.group_rank),
             copies=call.coalesced or (backend is not None and backend.staged and devices != {"cpu"}),
-            # Of a backend that is not known nothing is taken for granted.
+            # No property of an unknown backend is assumed.
             tells=devices == {"cuda"} if backend is None else call.op not in backend.ended_only_by_wait,
             on_cpu=devices <= {"cpu"},
             device=_index(call) if queued else -1,

@@ -76,7 +76,7 @@ def message_digest(call: Call) -> int:
     """64 bits that stand for the contents of a send or receive: equal at both ends where they state the same."""
     buffers = call.inputs or call.outputs
     elements = sum(buffer.elements for buffer in buffers)
-    # Of nothing, nothing can be read wrongly: its element type does not count.
+    # An empty message cannot be read wrongly: its element type does not count.
     dtypes = sorted({buffer.dtype for buffer in buffers}) if elements else []
     return _digest((dtypes, elements))
 

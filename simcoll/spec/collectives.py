@@ -1,7 +1,7 @@
 """The one table of collectives.
 
-Everything that simcoll knows of a collective is its row here: how torch.distributed spells it, what every rank must
-state alike, how much each rank sends to each other, what it computes, which algorithms price it. The wrapper, the
+All facts about a collective are in its row: its names in torch.distributed, the fields that every rank must state
+alike, the flows between ranks, its meaning, the algorithms that price it. The wrapper, the
 verifier, the simulator, the estimator and the reports read this table and know no collective by name. The fields of a
 row are those of :mod:`simcoll.spec.table`.
 """

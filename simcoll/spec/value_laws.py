@@ -37,7 +37,7 @@ _LARGEST = {"float64": 2.0**1023, "float32": 2.0**127, "float16": 2.0**15, "bflo
 _REAL = {"complex64": "float32", "complex128": "float64"}
 
 _OF_BOOL = {"sum": "max", "bor": "max", "product": "min", "band": "min"}
-"""What adds, or multiplies, truth values."""
+"""The operations that add, or multiply, truth values."""
 
 _EXACT = frozenset({"min", "max", "product", "band", "bor", "bxor"})
 

@@ -57,7 +57,7 @@ _EXPECTED: dict[str, tuple[tuple[type, ...], str]] = {
     "latency": ((int, float), "seconds of at least 0"),
     "schema": ((str,), repr(SCHEMA)),
 }
-"""Of each key: the types that it may have, and what an error says was expected."""
+"""The types that each key may have, and the expectation that an error states."""
 
 
 def graph_of(document: Document) -> Topology:

@@ -1,6 +1,6 @@
 """A topology in a few lines: numbers of nodes, links, and a text tree of a server.
 
-Of a large topology a server of each kind and the switches above are shown one by one; the rest is stacked. Servers are
+A server of each kind of a large topology and the switches above are shown one by one; the rest is stacked. Servers are
 alike if they have the same nodes and the same links, of the same speed, to the same kinds of neighbours.
 """
 

@@ -1,6 +1,6 @@
 """A topology as an SVG picture: layers from the core switches down to the GPUs, each server in a column of its own.
 
-Of a large cluster a server of each kind is drawn, and stacks stand for the others (`simcoll.topology.summary`). The
+A large cluster is drawn as a server of each kind, with stacks for the others (`simcoll.topology.summary`). The
 picture needs nothing beside itself, is readable in light and in dark, and repeats the meaning of its colours in words.
 All text from outside is escaped.
 """

@@ -109,7 +109,7 @@ Wait = Callable[[], None]
 class Dispatched:
     """One call: its row, its size (bytes) as nccl-tests has it, the global ranks that take part, the group's name.
 
-    Of a message the sender is the first of the ranks.
+    The sender of a message is the first of the ranks.
     """
 
     op: str

@@ -41,7 +41,7 @@ class Pipeline:
     """The calls of one group on this rank; a subclass is a mode."""
 
     watches_parts = False
-    """Whether a write is seen to a part of a storage that a call in flight sends: two looks at the part."""
+    """True if a write to a part of a storage that a call in flight sends is detected, by two looks at the part."""
 
     def __init__(self, log: GroupLog, times: DeviceTimes | None = None) -> None:
         """``times`` watches calls that a backend queues on a device, if the group has such a backend."""

@@ -471,8 +471,8 @@ counts of ``c10::intrusive_ptr_target`` (torch 2.11 to 2.15).
 def lend_store(group: ProcessGroup, store: Store | None) -> bool:
     """Have C++ find ``store`` in a group that was made without one; returns True if it does.
 
-    A plain group is made with the store, and its reference moved over, so that no count changes. Nothing is touched
-    where the memory of the two does not look as it does in the versions that are known.
+    A plain group is made with the store, and its reference moved over, so that no count changes. Neither is touched
+    where its memory does not look as in the known versions.
     """
     if store is None or ProcessGroup.get_group_store(group) is not None:
         return False

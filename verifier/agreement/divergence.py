@@ -128,9 +128,9 @@ def _courses(parts: Sequence[Part], first: int, end: int) -> _Courses | None:
 def _first_apart(main: _Courses, other: _Courses, features: _Features) -> int | None:
     """The place at which two sides came apart for good, before the last one, which is that of the finding.
 
-    Not where nothing shows that they were together before. Ranks may have lines of their own, as where rank 0 alone
-    logs: so not by lines by which they had come earlier and been together again, and only if one of them is ahead of
-    the other, so that the line of one is also run by the other.
+    None where no call shows that they were together before. Ranks may have lines of their own, as where rank 0 alone
+    logs: so lines do not count by which they had come earlier and been together again, and one of them must be ahead
+    of the other, so that the line of one is also run by the other.
     """
     mine, theirs = features.line[main.tokens], features.line[other.tokens]
     known = (mine != UNKNOWN).all(axis=0) & (theirs != UNKNOWN).all(axis=0)

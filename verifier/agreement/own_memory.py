@@ -13,7 +13,7 @@ from simcoll.verifier.findings.rules import BUFFERS_OVERLAP, INVALID_ARGUMENT, R
 CODES = (INVALID_ARGUMENT.code, BUFFERS_OVERLAP.code)
 
 DIFFERING = ("memory",)
-"""What such a finding is about: it explains no wait."""
+"""The differing field of such a finding, which explains no wait."""
 
 
 @dataclass(frozen=True, slots=True)

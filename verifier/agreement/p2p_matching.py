@@ -67,7 +67,7 @@ class ChannelRecords:
 
     ``sender`` and ``receiver`` are global ranks. ``ordered`` says that the n-th send meets the n-th receive for
     certain. ``open`` are the receiver's receives from any source, which may take these messages too, and have not said
-    what they took. Of a lane that is not ``whole``, the ends are those that are not done.
+    what they took. A lane that is not ``whole`` has only the ends that are not done.
     """
 
     group: Group

@@ -18,7 +18,7 @@ from simcoll.verifier.findings.rules import P2P_DTYPE_MISMATCH, P2P_SIZE_MISMATC
 
 _RAW = "uint8"
 _Good = dict[object, set[tuple[int, int]]]
-"""What the ends of messages stated that were right: by line and value, the senders and receivers."""
+"""The correct statements of messages' ends: the senders and receivers by line and value."""
 
 _COMPLEX = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
 

@@ -35,10 +35,10 @@ class Activity(Enum):
 class Place:
     """Ranks (global) that are at the same place.
 
-    ``record`` is the call in which they are, or after which they are; ``inside`` says which. Of ranks in several groups
-    of one kind ``group`` and ``record`` are the first rank's, and ``groups`` says how many there are. ``line`` is where
-    their program stands, seen from outside; ``since_ns`` when the first of them made the call (wall clock; 0: unknown);
-    ``process`` what became of their processes; ``reason`` why they failed.
+    ``record`` is the call in which they are, or after which they are; ``inside`` says which. For ranks in several
+    groups of one kind ``group`` and ``record`` are the first rank's, and ``groups`` is their number. ``line`` is the
+    line of their program, seen from outside; ``since_ns`` when the first of them made the call (wall clock; 0:
+    unknown); ``process`` what became of their processes; ``reason`` why they failed.
     """
 
     ranks: tuple[int, ...]
@@ -276,7 +276,7 @@ class Finding:
 
 
 class RankStatus(Enum):
-    """What became of a rank's process."""
+    """The end of a rank's process."""
 
     FINISHED = "finished"
     RUNNING = "running"

@@ -142,7 +142,7 @@ def _batches(rows: Rows, calls: list[Call], *, wrapped: bool) -> tuple[Rows, dic
     keep = np.ones(len(rows), np.bool_)
     keep[last[messages]] = False
     _give_state(rows, messages, begins, last)
-    # Of a group's first batch in a ring that wrapped, the first calls may be overwritten.
+    # The first calls of a group's first batch may be overwritten in a ring that wrapped.
     cut = wrapped & ends[rows["call"][last]] & ~rows["p2p"][first] & _begins(rows[first], "group")
     for run in np.flatnonzero(cut).tolist():
         keep[first[run] : last[run] + 1] = False

@@ -224,7 +224,7 @@ class PickleStream:
         self.fresh = self._puts != self._begun[0]
         self._entries.take(entry, self)
         if not self.fresh:
-            # Nothing of it stays behind.
+            # None of its items stays behind.
             _, self._containers, self._opcodes = self._begun
             self._spared += self.at - self.began
 

@@ -178,7 +178,7 @@ _BEFORE: Final = 2
 _LARGEST: Final = 4096
 """Bytes of the longest entry that becomes a mould."""
 _WORK: Final = 64
-"""How many times the file may be compared with moulds that fit nothing."""
+"""The number of times that the file may be compared with moulds that fit nothing."""
 _TYPES: Final = {ord("K"): "u1", ord("M"): "<u2", ord("J"): "<i4", LONG: "<i8"}
 
 Bytes = npt.NDArray[np.uint8]

@@ -25,7 +25,7 @@ from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, INV
 
 _SIDES = 8
 _SAME = ("group", "signature", "source")
-"""What calls have in common that bring a result or do not."""
+"""The columns that decide whether a call brings a result."""
 
 Rows = npt.NDArray[np.intp]
 """Rows of a trace's ``slots``."""

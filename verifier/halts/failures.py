@@ -30,7 +30,7 @@ _CONNECTION = re.compile(
     r"|NCCL operation timed out|Operation timed out( after|!)"
     r"|NCCL communicator encountered error set by ProcessGroupNCCL|possible application crash on rank 0"
 )
-"""What a rank says of a peer that is gone, or does not come. The texts of NCCL and of ProcessGroupNCCL are those of
+"""A rank's texts about a peer that is gone, or does not come. The texts of NCCL and of ProcessGroupNCCL are those of
 torch/csrc/distributed/c10d: NCCLUtils.cpp, ProcessGroupNCCL.cpp and, from torch 2.15 on, nccl2/."""
 
 _SECOND_NS = 1_000_000_000

@@ -165,8 +165,8 @@ def _has_threads(trace: Trace) -> bool:
 
 _SHOWN = 8
 _KNOT_NS, _UNCLEAR_NS = 2 * 10**9, 27 * 10**9
-"""What a call must stand longer where no record shows who is missing: in a Gloo dump the last one may have ended, and
-on a busy machine a dump takes ten seconds."""
+"""The extra time for which a call must be open where no record shows the missing rank: in a Gloo dump the last call may
+have ended, and on a busy machine a dump takes ten seconds."""
 
 _LARGEST_ELEMENT, _SLOW = 16, 10e6
 """Bytes of an element, at most, and bytes in a second that a slow network carries."""

@@ -26,8 +26,8 @@ from simcoll.verifier.halts.job import Creation, Job, left_group, rank_locations
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, fallen
 
 _UNSEEN_NS = 7 * 10**9
-"""What a call must stand longer where no record shows who is missing: in a Gloo dump the last one may have ended, and
-on a busy machine a dump takes ten seconds."""
+"""The extra time for which a call must be open where no record shows the missing rank: in a Gloo dump the last call may
+have ended, and on a busy machine a dump takes ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class ReportedWait:
 def reported_waits(job: Job) -> list[ReportedWait]:
     """The collectives whose waiting ranks failed for want of others that had not failed themselves, by number.
 
-    A wait that a rank handled, and went on, is the program's own business (a probe, a retry). Of waits that may follow
-    from each other only the first is given.
+    A wait that a rank handled, and went on, is the program's own business (a probe, a retry). Only the first of waits
+    that may follow from each other is given.
     """
     if job.clean:
         return []

@@ -4,7 +4,7 @@ A rank that waits in a collective needs every member that has not come to it (AN
 sender is enough (OR). A rank with several waits has several threads: it goes on when one of them does. A rank that
 waits for nobody is free, and so is every rank whose needs free ranks meet; the others are stuck.
 
-Of calls that a device runs (:mod:`simcoll.verifier.halts.device_queue`) each waits by itself: for the hosts of ranks
+Each call that a device runs (:mod:`simcoll.verifier.halts.device_queue`) waits by itself: for the hosts of ranks
 that have not made it, and for the calls at which the devices of others are blocked before they come to it. The host of
 such a rank goes on, unless it waits for its device.
 """

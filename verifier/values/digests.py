@@ -24,7 +24,7 @@ class SideValues:
     """One side of a rank's call.
 
     ``hash`` is the weighted sum of hashes of its elements, ``linear`` that of the elements themselves, ``fold`` their
-    reduction to one number. Of floats ``sum``, ``magnitude`` and ``largest`` are the sum, the sum of absolute values
+    reduction to one number. For floats ``sum``, ``magnitude`` and ``largest`` are the sum, the sum of absolute values
     and the largest of them, infinite where they are; ``nan``, ``plus`` and ``minus`` count the NaNs and the infinities.
     ``points`` are the elements at the selected places, ``parts`` is the ``hash``, ``linear`` or ``sum`` of the part
     sent to each member alone, where the rank wrote it. None stands for a field that was not written.
@@ -89,7 +89,7 @@ def _is_whole(columns: GroupColumns) -> bool:
 
 
 _Written = Mapping[int, Mapping[int, tuple["SideValues | None", "SideValues | None"]]]
-"""What a rank wrote of its groups, by their index, and of their calls, by sequence."""
+"""A rank's digests by the index of its groups, and by the sequence of their calls."""
 
 
 def _written(trace: Trace) -> _Written:

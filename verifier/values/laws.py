@@ -68,10 +68,10 @@ class _Judged:
 
 
 _Right: TypeAlias = Callable[[Sequence[SideValues], Sequence[SideValues]], bool]
-"""Whether what was sent, and what came of it, fit."""
+"""True if the sent values and the results fit."""
 
 _RightPart: TypeAlias = Callable[[Sequence[float], SideValues], bool]
-"""Whether the digests of what each rank sent to one, and what that one holds, fit."""
+"""True if the digests of the parts that each rank sent to one, and of that one's result, fit."""
 
 
 def differing_replicas(values: CallValues) -> Breach | None:
@@ -165,7 +165,7 @@ def _part_of(name: str, mask: int) -> _RightPart:
 
 
 def _untold(parts: Sequence[float], received: SideValues) -> bool:
-    """Nothing is known of one rank's part alone."""
+    """True: the digests of one rank's part alone show no error."""
     return True
 
 

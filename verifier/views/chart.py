@@ -40,7 +40,7 @@ STEPS = 8
 NO_LATENESS: npt.NDArray[np.uint8] = np.zeros((0, 0), np.uint8)
 
 LATENESS_LEFT_OUT = "how late each rank came is left out: there are too many calls for one page"
-"""What a report says where it is not worked out."""
+"""The note of a report whose chart has no lateness."""
 
 _NEVER = np.iinfo(np.uint64).max
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from simcoll.dryrun.rank.private_mounts import Layer
 
 Place: TypeAlias = tuple[int, int, int]
-"""What orders changes: the collectives that a rank had made of a group and of all groups before it, and the rank."""
+"""The order of changes: the collectives that a rank had made of a group and of all groups before it, and the rank."""
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 

@@ -56,7 +56,7 @@ class FakeDevices:
         self.count = count
         self.current = 0
         self.initialised = False
-        """Whether the program has used a GPU: until then torch chooses that of LOCAL_RANK itself."""
+        """True once the program has used a GPU: until then torch chooses that of LOCAL_RANK itself."""
 
     def use(self, asked: object) -> int:
         """Change the current GPU and return the previous one; None and negative numbers change nothing."""

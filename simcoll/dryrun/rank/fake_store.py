@@ -28,13 +28,13 @@ class FakeStore(dist.Store):
     """
 
     sent: ClassVar[SentValues | None] = None
-    """Where ranks find each other's keys."""
+    """The keys that ranks send each other."""
 
     counters: ClassVar[StoreCounters | None] = None
     """The numbers that ranks add to; without it this rank alone does."""
 
     taint: ClassVar[TaintTracker | None] = None
-    """Where it is noted that a key is not known."""
+    """The tracker that notes reads of unknown keys."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()

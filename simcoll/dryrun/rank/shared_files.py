@@ -57,7 +57,7 @@ WHITEOUT = ".simcoll-removed."
 class RankProgress:
     """The progress of each rank of a dry run, in memory that this process shares with those that it forks.
 
-    Of each group a rank counts its collectives; groups have 128 places, chosen by a hash of their name.
+    A rank counts its collectives of each group; groups have 128 places, chosen by a hash of their name.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -173,7 +173,7 @@ class _Journal:
 
 
 _State = tuple[int, ...]
-"""Of a folder its inode; of anything else also mode, size and the time of its last change, in nanoseconds."""
+"""The inode of a folder; of anything else also mode, size and the time of its last change, in nanoseconds."""
 
 
 def _is_racy(state: _State, now: int) -> bool:

@@ -26,7 +26,7 @@ class StoreCounters:
         self._own: dict[str, list[list[int]]] = {}
         self._looks: dict[str, int] = {}
         self.assumed = False
-        """Whether a number that was returned last depends on what other ranks are assumed to add."""
+        """True if the number returned last depends on additions that other ranks are assumed to make."""
 
     def __contains__(self, key: str) -> bool:
         """True if this rank has added to a number."""

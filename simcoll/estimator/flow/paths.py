@@ -142,7 +142,7 @@ def _joined(steps: list[tuple[Any, Any, Any]]) -> Walk:
 
 
 _COSTS = np.array([1.0, 2.0, 4.0, 16.0, 64.0])
-"""Of each of `LINKS`."""
+"""One value for each of `LINKS`."""
 
 TOLL = 4096.0
 """The cost of a path through a GPU, or through a NIC to the other side of a host: so high that others are preferred."""

@@ -302,7 +302,7 @@ class Router:
         parts: list[tuple[Any, Any, Any]],
         ways: _Ways,
     ) -> Integers:
-        """Of all ways out and in, the cheapest; where several are, each alike."""
+        """The cheapest of all ways out and in; equally cheap ones share alike."""
         place = self.blocks
         start, end = place.local[sources], place.local[targets]
         row, out, into, cost = _candidates(*ways(_out(one, start)), *ways(_in(other, end)))
