@@ -14,7 +14,7 @@ from typing import Protocol
 from simcoll.errors import ConfigurationError
 
 SENDS = ("synchronous", "buffered", "either")
-"""When a send completes: when its receive is posted, as with Gloo and NCCL; at once; as the schedule decides."""
+"""The times at which a send completes: when its receive is posted, as with Gloo and NCCL; at once; by the schedule."""
 
 
 class Decision(Enum):

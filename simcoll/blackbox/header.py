@@ -26,7 +26,7 @@ _MOST_LOST = 1 << 40
 """No job loses so many entries: more is damage, for the count stands outside of the checksum."""
 
 _NAMED = ("simcoll", "torch", "numpy")
-"""Whose versions a box states."""
+"""The distributions whose versions a box states."""
 
 
 @dataclass(frozen=True, slots=True)

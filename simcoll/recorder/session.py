@@ -149,7 +149,7 @@ def activate(session: Session | None) -> None:
 
 
 unrecorded: list[Callable[[], bool]] = []
-"""Which threads' calls are passed on as they are; mostly empty, which is all that a call looks at."""
+"""Tests of the threads whose calls are passed on as they are; mostly empty, the only cost of a call."""
 
 
 @contextmanager

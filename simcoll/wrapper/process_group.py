@@ -463,7 +463,7 @@ def wrap_backend(
 
 
 _STORE = 16
-"""Where ``store_`` stands in a ``c10d::ProcessGroup``, in bytes: behind the pointer to the virtual functions and the
+"""The offset of ``store_`` in a ``c10d::ProcessGroup``, in bytes: behind the pointer to the virtual functions and the
 counts of ``c10::intrusive_ptr_target`` (torch 2.11 to 2.15).
 """
 
