@@ -29,9 +29,9 @@ class Curve:
     ``launch`` and ``latency`` are seconds whatever the size. Bytes cost ``per_byte`` seconds each, divided by
     ``correction``, the share of the bandwidth that is left at log2(bytes / 64) = 0, 1, 2, ...; ``ideal`` of that is the
     bare link's share, the rest the protocol's. ``fill`` is the time that a pipeline needs to fill, of which a message
-    that takes ``reach`` * ``fill`` waits for half. ``overlap``: see `simcoll.estimator.calibration.FabricConstants`. The part
-    ``beside`` of the ideal seconds per byte is spent on the other kind of link, at another time. ``link`` is the link
-    that sets the pace, with ``load`` of the bytes on it.
+    that takes ``reach`` * ``fill`` waits for half. ``overlap``: see `simcoll.estimator.calibration.FabricConstants`.
+    The part ``beside`` of the ideal seconds per byte is spent on the other kind of link, at another time. ``link`` is
+    the link that sets the pace, with ``load`` of the bytes on it.
     """
 
     algorithm: str
