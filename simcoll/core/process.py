@@ -1,14 +1,23 @@
-"""Processes: the signal that ended one in words, and Linux's actions when one ends (prctl(2))."""
+"""Processes: the end of a child, of a parent and of orphans, and the signal that ended one in words.
+
+Children that ``subprocess`` has started are ended through their ``Popen``, which reaps them itself.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+import time
+from collections.abc import Set
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+_LOOK_SECONDS = 0.01
 
 
 def die_with_parent(parent: int, ends_by: signal.Signals) -> None:
@@ -20,9 +29,57 @@ def die_with_parent(parent: int, ends_by: signal.Signals) -> None:
 
 
 def adopt_orphans() -> None:
-    """Have the kernel give this process the children of a child that died, instead of losing them to init."""
+    """Have the kernel give this process the children of a child that died (prctl(2)), not to init."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap(pid: int, seconds: float = 0.0) -> int:
+    """Wait up to ``seconds`` for a child to end, then kill it; returns its exit code, negative for a signal."""
+    limit = time.monotonic() + seconds
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    while not ended and time.monotonic() < limit:
+        time.sleep(_LOOK_SECONDS)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def kill(pid: int) -> None:
+    """Kill a process, if it is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_children(spared: Set[int] = frozenset()) -> None:
+    """Kill all children but the ``spared``, until there are none: a subreaper gets those of the killed, too."""
+    while found := children() - spared:
+        for pid in found:
+            kill(pid)
+        for pid in found:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def children() -> set[int]:
+    """The processes whose parent this process is; none where /proc does not show them."""
+    with contextlib.suppress(OSError):
+        own = str(os.getpid())
+        return {int(name) for name in os.listdir("/proc") if name.isdecimal() and stat_fields(name)[1:2] == [own]}
+    return set()
+
+
+def stat_fields(pid: int | str) -> list[str]:
+    """The fields of /proc/PID/stat from the third on, behind the name, which may hold anything (proc(5)).
+
+    Empty where there is no such process.
+    """
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return text.rpartition(")")[2].split()
+    return []
 
 
 def signal_name(number: int) -> str:

@@ -25,6 +25,7 @@ from typing import NoReturn
 import torch.distributed as dist
 
 from simcoll.core.io import make_sparse
+from simcoll.core.process import reap
 from simcoll.dryrun.driver import DryRunPlan, run_locally
 from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.outer_job import OuterJob
@@ -156,13 +157,7 @@ class Rendezvous:
         """End this process's heartbeat, and with it the store where it is held here."""
         with contextlib.suppress(OSError):
             self._heartbeat.send("")
-        limit = time.monotonic() + _FAREWELL_SECONDS
-        while not os.waitpid(self._pid, os.WNOHANG)[0]:
-            if time.monotonic() > limit:  # it waits for a store that does not answer
-                os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
-                return
-            time.sleep(_LOOK_SECONDS)
+        reap(self._pid, _FAREWELL_SECONDS)  # it may wait for a store that does not answer
 
 
 def _from_other(message: bytes) -> GivenUpError:
@@ -212,7 +207,6 @@ class _ParentGoneError(BaseException):
 def _run_heartbeat(job: OuterJob, pipe: Connection) -> NoReturn:
     """Run the process that reports, once a second, that its parent lives, and finally that it has died."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends this process
         signal.signal(signal.SIGTERM, _parent_gone)
         _beat(job, pipe)
     except (EOFError, RuntimeError):

@@ -14,13 +14,13 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from simcoll.blackbox.stacks import stack_path
 from simcoll.core.io import make_sparse
-from simcoll.core.process import adopt_orphans
+from simcoll.core.process import adopt_orphans, kill_children, reap
 from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.rank.main import become_rank, wanted_memory
 from simcoll.dryrun.rank.settings import DryRun
@@ -51,7 +51,6 @@ def start_under_subreaper(body: Callable[[], NoReturn]) -> int:
 
 def _supervise(body: Callable[[], NoReturn]) -> None:
     status = signal.SIGKILL.value
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     try:
         signal.signal(signal.SIGTERM, _raise_terminated)
         adopt_orphans()
@@ -64,37 +63,12 @@ def _supervise(body: Callable[[], NoReturn]) -> None:
         pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        end_descendants()
+        kill_children()
         _exit_like(status)
 
 
 def _raise_terminated(number: int, frame: object) -> NoReturn:
     raise _TerminatedError
-
-
-def end_descendants() -> None:
-    """Kill this process's children until there are none: children of a killed one become this process's."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            for pid in _children():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            os.waitpid(-1, 0)
-
-
-def _children() -> Iterator[int]:
-    own = os.getpid()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and _parent(entry) == own:
-            yield int(entry.name)
-
-
-def _parent(process: Path) -> int:
-    """The parent of a process; 0 where it has ended. The name before it in the file may hold anything (proc(5))."""
-    try:
-        return int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
 
 
 def _exit_like(status: int) -> NoReturn:
@@ -144,7 +118,7 @@ def run_rank_processes(
             elif running:
                 time.sleep(_LOOK_SECONDS)
     finally:
-        _end_all(running)
+        _end(running)
     return ends
 
 
@@ -159,7 +133,7 @@ def _ended(running: Mapping[int, tuple[int, float]]) -> dict[int, ProcessEnd]:
     found = {}
     for pid, (_, limit) in running.items():
         if time.monotonic() > limit:
-            _end(pid)
+            _end([pid])
             found[pid] = ProcessEnd(-signal.SIGKILL, time.time_ns(), timed_out=True)
             continue
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -204,20 +178,9 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_all(running: Iterable[int]) -> None:
-    for pid in running:
+def _end(pids: Collection[int]) -> None:
+    """End subreapers, their ranks, and all that the ranks have started."""
+    for pid in pids:
         os.kill(pid, signal.SIGTERM)
-    for pid in running:
-        _end(pid)
-
-
-def _end(pid: int) -> None:
-    """End a subreaper, its rank, and all that the rank has started."""
-    os.kill(pid, signal.SIGTERM)
-    limit = time.monotonic() + _GRACE_SECONDS
-    while not os.waitpid(pid, os.WNOHANG)[0]:
-        if time.monotonic() > limit:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return
-        time.sleep(_LOOK_SECONDS)
+    for pid in pids:
+        reap(pid, _GRACE_SECONDS)

@@ -17,20 +17,20 @@ from simcoll.core.process import die_with_parent
 
 
 def fork(ends_by: signal.Signals = signal.SIGKILL) -> int:
-    """Fork this process; a child ends with its parent, by this signal."""
+    """Fork this process; the child ends with its parent, by this signal, and leaves Ctrl-C to it."""
     with warnings.catch_warnings():
         # Python 3.12 warns where there are threads: those of torch, which the ranks do without.
         warnings.simplefilter("ignore", DeprecationWarning)
         parent, pid = os.getpid(), os.fork()
     if pid == 0:
         die_with_parent(parent, ends_by)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return pid
 
 
 def leave_parent() -> None:
-    """Forget the parent's state: exit functions, Ctrl-C, the report of exceptions, torch's threads."""
+    """Forget the parent's state: exit functions, the report of exceptions, torch's threads."""
     atexit._clear()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     sys.excepthook = sys.__excepthook__
     # The threads of the parent's pool are not here, and ranks share the cores anyway.
     torch.set_num_threads(1)

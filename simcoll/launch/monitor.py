@@ -23,6 +23,7 @@ from simcoll.blackbox.accounts import LaunchAccount, read_launch, write_stall
 from simcoll.blackbox.gather import files_of, gather
 from simcoll.blackbox.reader import last_activity
 from simcoll.blackbox.stacks import Stack, ask, read_stacks, stack_path
+from simcoll.core.process import stat_fields
 from simcoll.core.source_roots import Roots
 from simcoll.core.trace import Stall
 from simcoll.verifier.findings.finding import Finding
@@ -220,7 +221,7 @@ class Monitor:
         ticks = os.sysconf("SC_CLK_TCK")
         used = {}
         for rank in launch.ranks:
-            fields = _stat(rank.pid)
+            fields = stat_fields(rank.pid)
             if rank.exit_code is None and len(fields) > 14:
                 used[rank.rank] = (int(fields[11]) + int(fields[12])) / ticks
         return used
@@ -245,15 +246,6 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on; none where there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return text.rpartition(")")[2].split()
-
-
 def _state(pid: int) -> str:
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     return fields[0] if fields else ""

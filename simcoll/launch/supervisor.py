@@ -6,7 +6,6 @@ torch's Flight Recorder writes its dumps beside the black boxes of ``simcoll run
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import threading
@@ -18,7 +17,7 @@ from types import FrameType
 from typing import IO, Final, Protocol
 
 from simcoll.blackbox.stacks import ask_for_dump
-from simcoll.core.process import adopt_orphans
+from simcoll.core.process import adopt_orphans, children, kill, kill_children
 
 DUMPS: Final = "flight_recorder_rank_"
 """The prefix of the dumps' names; torch appends the rank."""
@@ -79,14 +78,14 @@ def run_job(
     signal ends the job as torchrun ends it, a second one at once; SIGUSR1 has the ranks write their stacks. Where a job
     does not end well, all processes left by its ranks are killed; daemons of a clean job are the program's business.
     """
-    before = _children()
+    before = children()
     adopt_orphans()
     process = subprocess.Popen(command, env=dict(environment), stdout=stdout, start_new_session=True)
     received: list[int] = []
     with _passing_on(process, received), _asking_for_dumps(watch):
         exit_code = process.wait() if watch is None else _wait_watching(process, watch)
     if exit_code != 0 or received:
-        _kill_orphans(before)
+        kill_children(before)
     return JobEnd(exit_code, received[0] if received else None)
 
 
@@ -102,12 +101,12 @@ def _wait_watching(process: subprocess.Popen[bytes], watch: Watch) -> int:
 def _end(process: subprocess.Popen[bytes], watch: Watch) -> int:
     """End the launcher and its ranks, whatever these do: torch's agent waits long for a rank that does not react."""
     pids = list(watch.pids())
-    _send(process, signal.SIGTERM)
+    process.terminate()
     try:
         return process.wait(_GENTLE_SECONDS)
     except subprocess.TimeoutExpired:
         for pid in pids:
-            _kill(pid)
+            kill(pid)
     try:
         return process.wait(_GENTLE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -118,18 +117,18 @@ def _end(process: subprocess.Popen[bytes], watch: Watch) -> int:
 @contextmanager
 def _passing_on(process: subprocess.Popen[bytes], received: list[int]) -> Iterator[None]:
     """Pass ending signals on to the launcher while it runs."""
-    timer = threading.Timer(PATIENCE_SECONDS, _send, (process, signal.SIGTERM))
+    timer = threading.Timer(PATIENCE_SECONDS, process.terminate)
     timer.daemon = True
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         del frame
         received.append(number)
         if len(received) == 1:
-            _send(process, signal.Signals(number))
+            process.send_signal(number)
             timer.start()
         else:
             # The user does not want to wait: without the launcher the ranks are orphans, and those are killed.
-            _send(process, signal.SIGKILL)
+            process.kill()
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -162,40 +161,3 @@ def _asking_for_dumps(watch: Watch | None) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGUSR1, previous)
-
-
-def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
-        process.send_signal(number)
-    except ProcessLookupError:
-        return
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _children() -> set[int]:
-    """The processes whose parent this process is; none where /proc does not show them."""
-    children: set[int] = set()
-    for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
-        try:
-            children.update(map(int, path.read_text().split()))
-        except OSError:
-            continue
-    return children
-
-
-def _kill_orphans(before: set[int]) -> None:
-    """Kill the launcher's orphans: each round makes the children of those killed ours, until none is left."""
-    while orphans := _children() - before:
-        for pid in orphans:
-            _kill(pid)
-        for pid in orphans:
-            try:
-                os.waitpid(pid, 0)
-            except ChildProcessError:
-                continue

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -97,7 +96,6 @@ def _traceback(frame: _Frame, following: TracebackType | None) -> TracebackType:
 def run_store(pipe: Connection) -> NoReturn:
     """Run the process with the ranks' store; sends its port through the pipe."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends this process
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         pipe.send(store.port)
         with contextlib.suppress(EOFError):

@@ -25,6 +25,7 @@ from simcoll.backends.engine.outcome import Outcome
 from simcoll.backends.engine.tickets import PeerFailedError, passes_through
 from simcoll.blackbox.accounts import read_launch
 from simcoll.blackbox.gather import files_of, gather
+from simcoll.core.process import reap
 from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import MemoryTrace
 from simcoll.errors import ConfigurationError
@@ -66,8 +67,7 @@ class _Rank:
     def stop(self) -> None:
         """End the process."""
         self.stopped = True
-        os.kill(self.pid, signal.SIGKILL)
-        self.exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.exit_code = reap(self.pid)
         self.ended_ns = time.time_ns()
 
     def error(self) -> BaseException | None:
@@ -130,8 +130,7 @@ def _store() -> Iterator[int]:
     try:
         yield ours.recv()
     finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        reap(pid)
         ours.close()
 
 

@@ -1,0 +1,66 @@
+"""Children are reaped in time, and a process that adopts orphans ends them all but those that it spares."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from simcoll.core.process import children, kill, reap, stat_fields
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+
+SLEEPS = "import time; time.sleep(600)"
+
+
+def forked(code: str) -> int:
+    return os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-S", "-c", code])
+
+
+def test_a_child_that_ends_in_time_keeps_its_exit_code() -> None:
+    assert reap(forked("import os; os._exit(7)"), 60) == 7
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_a_child_that_does_not_end_in_time_is_killed(seconds: float) -> None:
+    begin = time.monotonic()
+    assert reap(forked(SLEEPS), seconds) == -signal.SIGKILL
+    assert time.monotonic() - begin >= seconds
+
+
+def test_a_process_is_a_child_until_it_is_reaped() -> None:
+    pid = forked(SLEEPS)
+    assert pid in children()
+    assert stat_fields(pid)[1] == str(os.getpid())
+    kill(pid)
+    assert reap(pid, 60) == -signal.SIGKILL
+    assert pid not in children()
+    assert stat_fields(pid) == []
+    kill(pid)
+
+
+def test_orphans_are_killed_and_spared_children_are_not() -> None:
+    # Three children in sessions of their own, and a child of each: all hold stdout open, so that run() waits for their end.
+    program = f"""
+import os, subprocess, sys
+from simcoll.core.process import adopt_orphans, children, kill, kill_children, reap
+adopt_orphans()
+spared = subprocess.Popen([sys.executable, "-S", "-c", {SLEEPS!r}], stdout=subprocess.DEVNULL)
+before = children()
+read, write = os.pipe()
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        subprocess.Popen([sys.executable, "-S", "-c", {SLEEPS!r}])
+        os.write(write, b"x")
+        os.execv(sys.executable, [sys.executable, "-S", "-c", {SLEEPS!r}])
+for _ in range(3):
+    os.read(read, 1)
+kill_children(before)
+print(children() == before == {{spared.pid}}, spared.poll(), flush=True)
+kill(spared.pid)
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert done.stdout == "True None\n"
