@@ -42,7 +42,7 @@ def test_a_process_is_a_child_until_it_is_reaped() -> None:
 
 
 def test_orphans_are_killed_and_spared_children_are_not() -> None:
-    # Three children in sessions of their own, and a child of each: all hold stdout open, so that run() waits for their end.
+    # Three children in sessions of their own, and a child of each: all hold stdout open, so that run() waits for them.
     program = f"""
 import os, subprocess, sys
 from simcoll.core.process import adopt_orphans, children, kill, kill_children, reap
