@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare_judged import CAUSES, CLASSES, accused, extra, in_class, judged
-from benchmarks.compare_programs import CORPORA, FAULTY, Program, faulty, real
-from benchmarks.compare_tools import Run, kept
-from benchmarks.compare_tools import mend as mend_dumps
+from benchmarks.compare.judged import CAUSES, CLASSES, accused, extra, in_class, judged
+from benchmarks.compare.programs import CORPORA, FAULTY, Program, faulty, real
+from benchmarks.compare.tools import Run, kept
+from benchmarks.compare.tools import mend as mend_dumps
 
 DOCS = Path(__file__).parents[2] / "docs"
 WRONG = Program("wrong", Path("wrong.py"), 4, "SC101", (2,), "wrong.py", 12)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.stated import Stated, marked_line
 
-PROGRAMS = Path(__file__).parents[1] / "tests" / "programs"
+PROGRAMS = Path(__file__).parents[2] / "tests" / "programs"
 
 FAULTY = (
     "op_in_train_loop",

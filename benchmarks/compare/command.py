@@ -1,4 +1,4 @@
-"""A Python command in a fork that has torch already: ``compare_command.py MODULE ARGUMENTS...``. It is no rank."""
+"""A Python command in a fork that has torch already: ``command.py MODULE ARGUMENTS...``. It is no rank."""
 
 import os
 import runpy

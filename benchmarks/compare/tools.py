@@ -19,15 +19,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare_programs import Program
+from benchmarks.compare.programs import Program
 from simcoll.launch.monitor import LOOK_SECONDS, Monitor
 from tests.support.forked import ForkServer
 
-RANK_PROGRAM = Path(__file__).with_name("compare_rank.py")
+RANK_PROGRAM = Path(__file__).with_name("rank.py")
 GROUP_SECONDS = 10
 CUT_OFF_SECONDS = 45
 PEER = "torch.distributed.flight_recorder.fr_trace"
-COMMAND = Path(__file__).with_name("compare_command.py")
+COMMAND = Path(__file__).with_name("command.py")
 DETAIL = "TORCH_DISTRIBUTED_DEBUG=DETAIL"
 RECORDER = "TORCH_FR_BUFFER_SIZE=2000"
 SIMCOLL_MODES = ("detail", "check", "record")

@@ -1,4 +1,4 @@
-"""One rank of a compared program: ``compare_rank.py SECONDS PROGRAM [NAME=VALUE...] [DUMPS]``.
+"""One rank of a compared program: ``rank.py SECONDS PROGRAM [NAME=VALUE...] [DUMPS]``.
 
 The default timeout of groups becomes SECONDS in place of half an hour, so that what each tool says when it is over can
 be seen. The variables are set before torch looks at them; ``PROGRAM_ARGUMENTS`` holds the program's own arguments. With

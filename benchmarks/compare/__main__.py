@@ -1,11 +1,4 @@
-"""The same faulty and correct programs under torch alone, DETAIL, Flight Recorder with torchfrtrace, and simcoll.
-
-Every program runs on real Gloo ranks under every tool (``compare_tools``); what each printed is judged by one rule
-(``compare_judged``) and kept in the out folder, so that a reader can judge anew. The results go to ``benchmarks/data``:
-``comparison.json`` (programs with planted bugs) and ``real_bugs.json`` (programs after public issue threads, for which
-there are dry runs as well), from which ``docs/comparison_tables.py`` writes the tables of docs/comparisons.md.
-Nothing here is a test: it measures, and says on what.
-"""
+"""``python -m benchmarks.compare``: runs all programs under all tools, and writes the results."""
 
 from __future__ import annotations
 
@@ -22,12 +15,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.compare_judged import judged
-from benchmarks.compare_programs import CORPORA, Program
-from benchmarks.compare_tools import CUT_OFF_SECONDS, GROUP_SECONDS, Run, Worker, kept
+from benchmarks import compare
+from benchmarks.compare.judged import judged
+from benchmarks.compare.programs import CORPORA, Program
+from benchmarks.compare.tools import CUT_OFF_SECONDS, GROUP_SECONDS, Run, Worker, kept
 from benchmarks.overhead import machine
 
-DATA = Path(__file__).with_name("data")
+DATA = Path(__file__).parents[1] / "data"
 RESULTS = {"planted": DATA / "comparison.json", "real": DATA / "real_bugs.json"}
 
 
@@ -90,7 +84,11 @@ def _with_launcher(program: Program, run: Run, folder: Path) -> Run:
 
 def main() -> None:
     """Run, judge, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.compare",
+        description=compare.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--out", type=Path, default=Path("build/compare"), help="where raw outputs go")
     parser.add_argument("--corpus", choices=CORPORA, default="planted", help="which programs (default: planted)")
     parser.add_argument("--timeout", type=int, default=GROUP_SECONDS, help="of groups, in seconds (default: 10)")

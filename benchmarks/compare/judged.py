@@ -18,8 +18,8 @@ import re
 import signal
 from dataclasses import asdict, dataclass
 
-from benchmarks.compare_programs import Program
-from benchmarks.compare_tools import Run
+from benchmarks.compare.programs import Program
+from benchmarks.compare.tools import Run
 from simcoll.core.ranges import parse_ranks
 
 CRASHES = {-int(one) for one in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)}
