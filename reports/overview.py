@@ -37,7 +37,7 @@ from simcoll.verifier.findings.finding import (
 )
 
 _RECORDING = ("record", "check", "detail")
-"""Modes that record; what is recorded otherwise is the work of another recorder."""
+"""Modes of simcoll's own records; records of other modes are the work of another recorder."""
 
 _OTHERS = {"flight recorder": "torch's Flight Recorder"}
 

@@ -60,7 +60,7 @@ _MEMORY: Final = (BUFFER_CHANGED.code, BUFFERS_OVERLAP.code)
 
 @dataclass
 class Inquiry:
-    """A job, and what the explanations that have been asked so far have found in it, by their names.
+    """A job, and the findings of the explanations that have been asked so far, by their names.
 
     Every explanation has its list from the beginning: an unknown name is a KeyError.
     """
@@ -409,7 +409,7 @@ _WARNINGS: Final = (
 )
 
 EXPLANATIONS: Final[tuple[Explanation, ...]] = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, _VALUES, *_WARNINGS)
-"""All that a verdict asks, in order: what is believed before what."""
+"""All explanations that a verdict asks, in the order of belief."""
 
 _UNFINISHED: Final = (
     Explanation("calls disagree and do not end", _PARTED[0].codes, _unfinished_disagreements),

@@ -42,7 +42,7 @@ def read_record_file(path: Path, known: KnownEntries | None = None) -> RecordFil
 
 
 def is_record_file(path: Path) -> bool:
-    """True for a file that is a black box, or begins as a dump does and names what a dump has."""
+    """True for a file that is a black box, or begins like a dump and names a dump's keys."""
     head = head_of(path)
     return head.startswith(layout.MAGIC) or (looks_like_dump(head) and any(key in head for key in _KEYS))
 

@@ -64,11 +64,11 @@ def thaw() -> None:
 _GIB = 1 << 30
 _INTERRUPTED = 130
 _LEAST_FREE = 1 << 28
-"""Address space that a rank needs beside what a process with torch has already."""
+"""Address space that a rank needs beyond that of a process with torch."""
 
 
 Conclude = Callable[[Report, DryRun, Output], int]
-"""Concludes a dry run: shows the verdict, or what follows from it, and returns the exit code."""
+"""Concludes a dry run: shows the verdict, or its consequence, and returns the exit code."""
 
 
 def show(report: Report, dry_run: DryRun, output: Output) -> int:

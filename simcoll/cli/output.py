@@ -40,7 +40,7 @@ _LONGEST = 2_000
 """Characters of a line on stderr."""
 
 _HEIGHT = 100
-"""Given beside the width, or rich takes a width of its own on what calls itself a dumb terminal; nothing is paged."""
+"""Given beside the width, or rich takes a width of its own on a terminal that calls itself dumb; nothing is paged."""
 
 
 class Output:
@@ -96,7 +96,7 @@ class Output:
             raise StdoutError(f"cannot write to stdout: {error.strerror}") from error
 
     def _console(self) -> Console:
-        """Square brackets and colons are what they are: texts from traces are no markup."""
+        """A console that takes square brackets and colons literally: texts from traces are no markup."""
         from rich.console import Console
 
         if self.plain:

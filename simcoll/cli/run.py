@@ -184,7 +184,7 @@ def _environment() -> dict[str, str]:
 
 
 def _remove_results(folder: Path) -> None:
-    """Remove what an earlier run left in a folder that is given again: the results are the new run's."""
+    """Remove the results of an earlier run from a folder that is given again: they must be the new run's."""
     of_ranks = f"rank*{SUFFIX}", f"rank*{DUMP_SUFFIX}"
     for pattern in (*of_ranks, LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"):
         for path in folder.glob(pattern):

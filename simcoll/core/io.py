@@ -34,9 +34,9 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 @contextmanager
 def opened_record(path: str, wanted: str) -> Iterator[int]:
-    """A descriptor of a file that should be what is ``wanted`` (``a black box``), without waiting for a pipe's writer.
+    """A descriptor of a file that should be ``wanted`` (``a black box``), without waiting for a pipe's writer.
 
-    Raises :class:`~simcoll.errors.UnreadableError` for whatever the system refuses, also within the block.
+    Raises :class:`~simcoll.errors.UnreadableError` for any error of the system, also within the block.
     """
     try:
         fd = os.open(path, _FLAGS)

@@ -28,7 +28,7 @@ class ProcessOwned(ABC):
 
     @abstractmethod
     def forked(self) -> None:
-        """Let go of what is the parent's. A lock is to be replaced: a thread that is not here may hold it."""
+        """Let go of the parent's state. A lock is to be replaced: a thread that is not here may hold it."""
 
 
 _owned: WeakSet[ProcessOwned] = WeakSet()

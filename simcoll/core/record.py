@@ -188,12 +188,12 @@ class Event:
     * ``unsound``: the call's own tensors lie in memory so that the backend gives wrong results without a word:
       ``group``, ``sequence``, ``op``, ``source``, ``rule`` (the code of its rule), ``reason``, ``beyond`` (memory that
       is not the tensor's is written to), ``count`` as above;
-    * ``device``: what a dry run counted and in which order a device would do it: ``items``
+    * ``device``: the operations that a dry run counted, in the order in which a device would run them: ``items``
       (`simcoll.pricing.device_ops`);
     * ``captured`` and ``replayed``: a CUDA graph has captured calls, or is about to run them again: ``graph`` (its
       number in the process), ``calls`` (how many), ``source``, and of a replay ``count`` (replays so far; written
       whenever it has doubled);
-    * ``values``: digests of what a collective took and brought: ``group`` (its index in the rank's table of groups),
+    * ``values``: digests of a collective's inputs and results: ``group`` (its index in the rank's table of groups),
       ``sequence``, ``sent`` and ``received`` (each the names and numbers of a side, where the rank has it:
       :class:`simcoll.verifier.values.digests.SideValues`);
     * ``scaled``: the rank has made a GradScaler;

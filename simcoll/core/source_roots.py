@@ -136,7 +136,7 @@ def kind_of(filename: str) -> int:
 
 _ANYWHERE = tuple(os.path.join(os.sep, name, "") for name in ("site-packages", "dist-packages"))
 """Names of folders of packages that are not this interpreter's own: a virtual environment that sees those of the
-system, a user's own, what a cluster's modules put on PYTHONPATH."""
+system, a user's own, those that a cluster's modules put on PYTHONPATH."""
 
 OWN_FRAMES: Final = 8
 """Frames of the user's own code that a stack keeps."""

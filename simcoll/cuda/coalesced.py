@@ -18,7 +18,7 @@ from simcoll.recorder.recorder import Entry
 from simcoll.spec.call import Call
 
 _OF_THE_GROUP = -1
-"""The queue of what runs on the group's own communicator."""
+"""The queue of the calls on the group's own communicator."""
 
 
 class Section:

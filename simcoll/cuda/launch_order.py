@@ -96,7 +96,7 @@ PATIENCE = 2.0
 LOOK_UP_SECONDS = 0.5
 
 _ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_LAUNCH_ORDER_IMPLICIT": "1"}
-"""Variables, and the values with which a GPU runs in the order of the launches what different streams hold."""
+"""Variables, and the values with which a GPU runs the calls of different streams in the order of their launches."""
 
 
 class LaunchOrder(ProcessOwned):

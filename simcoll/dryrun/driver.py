@@ -242,7 +242,7 @@ def _account(ran: _RanRanks, plan: DryRunPlan, passes: Sequence[str]) -> Account
 
 
 def remove_earlier(folder: Path) -> None:
-    """Remove what an earlier dry run of more ranks left in the folder."""
+    """Remove the files of an earlier dry run of more ranks from the folder."""
     for pattern in _LEFT_BEHIND:
         for path in folder.glob(pattern):
             if path.is_dir() and not path.is_symlink():

@@ -186,4 +186,4 @@ KINDS: Mapping[str, tuple[frozenset[str], str]] = MappingProxyType(
         "wrong-splits": (frozenset({"input_splits", "output_splits"}), "the rank states other splits"),
     }
 )
-"""Each kind of fault: the keys that it takes beside those for its place, and what it does."""
+"""Each kind of fault: the keys that it takes beside those for its place, and its effect."""

@@ -36,7 +36,7 @@ FlowLaw: TypeAlias = Callable[[Call, int, int], "Flows | None"]
 """Call, group rank, group size -> flows; None where agreement on the stated counts implies them."""
 
 FaultLaw: TypeAlias = Callable[[Call, int, int], "str | None"]
-"""Call, group rank, group size -> what is wrong with this rank's call by itself, or None."""
+"""Call, group rank, group size -> the fault of this rank's call by itself, or None."""
 
 
 def counted(call: Call, group_rank: int, group_size: int) -> Flows | None:

@@ -29,7 +29,7 @@ SPOTS: Final = 8
 """Elements of a reduction that are compared one by one."""
 
 MOST_PARTS: Final = 64
-"""Members of a group up to which a rank writes down digests of what it sends to each, which tell who got it wrong."""
+"""Members of a group up to which a rank writes down digests of the part for each, which show a wrong receiver."""
 
 _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}

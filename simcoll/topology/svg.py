@@ -49,7 +49,7 @@ _INK, _PAPER, _FAINT, _MARK = (
 
 Point = tuple[float, float]
 Marked = Mapping[tuple[Hashable, Hashable], str]
-"""Links of a topology that a picture points at, by their ends, each with what is said of it."""
+"""Links of a topology that a picture points at, by their ends, each with its label."""
 
 
 def draw(graph: nx.DiGraph[Any], marked: Marked | None = None) -> str:

@@ -1,6 +1,6 @@
 """Judges the calls of one collective: all ranks' records in, findings SC101 to SC110 out.
 
-**SC102 and SC106**, the law of flows: what rank i sends to rank j is what j expects from i. The culprits follow from
+**SC102 and SC106**, the law of flows: rank i sends to rank j as much as j expects from i. The culprits follow from
 the pairs that break the law: a rank whose own two statements contradict each other; a rank that stands in more broken
 pairs than any other; for a pair on its own, the one that leaves the pattern of all the agreed flows beside it. If none
 of these applies, no rank is named.

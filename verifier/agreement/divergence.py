@@ -38,7 +38,7 @@ _ASKING = frozenset(
     rule.code
     for rule in (*FIELD_RULES, SPLIT_MISMATCH, LAYOUT_MISMATCH, SHAPE_MISMATCH, MISSING_RANK, RANK_EXITED_EARLY)
 )
-"""Findings on a call in which ranks do not meet, which may be no more than what a call before has led to."""
+"""Findings on a call in which ranks do not meet, which may be only the consequence of an earlier call."""
 
 
 def with_divergence(findings: Sequence[Finding], columns: Sequence[GroupColumns]) -> tuple[Finding, ...]:

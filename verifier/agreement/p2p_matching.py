@@ -66,8 +66,8 @@ class ChannelRecords:
     """The messages of one tag from one rank of a group to another; on NCCL those of all tags (``tag`` is None).
 
     ``sender`` and ``receiver`` are global ranks. ``ordered`` says that the n-th send meets the n-th receive for
-    certain. ``open`` are the receiver's receives from any source, which may take these messages too, and have not said
-    what they took. A lane that is not ``whole`` has only the ends that are not done.
+    certain. ``open`` are the receiver's receives from any source, which may take these messages too, and have not
+    stated the one that they took. A lane that is not ``whole`` has only the ends that are not done.
     """
 
     group: Group

@@ -14,7 +14,7 @@ from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.spec.call import Call
 
 DRY_RUN = "preflight"
-"""The mode of what ranks recorded one by one, alone: there is no time at which anything happened."""
+"""The mode of records that ranks made one by one, alone: their times have no meaning."""
 
 SOURCES_PER_SIDE = 4
 """So many lines of a side are shown."""
@@ -37,8 +37,8 @@ class Place:
 
     ``record`` is the call in which they are, or after which they are; ``inside`` says which. For ranks in several
     groups of one kind ``group`` and ``record`` are the first rank's, and ``groups`` is their number. ``line`` is the
-    line of their program, seen from outside; ``since_ns`` when the first of them made the call (wall clock; 0:
-    unknown); ``process`` what became of their processes; ``reason`` why they failed.
+    line of their program, seen from outside; ``since_ns`` the time at which the first of them made the call (wall
+    clock; 0: unknown); ``process`` the state of their processes; ``reason`` the cause of their failure.
     """
 
     ranks: tuple[int, ...]
@@ -204,11 +204,12 @@ class CallPlace:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Ranks (global) that stated the same, what they stated, and from where. ``call`` is None where they made none.
+    """Ranks (global) that stated the same, their statement and their lines. ``call`` is None where they made none.
 
-    ``note`` says in words what a call cannot: where the rank is instead, the exception that it raised. ``place`` is
-    that of the ranks' call, or of the last one of a rank that is somewhere else; None where it is that of the finding,
-    or not known. ``past`` says that the ranks have gone on from their lines, ``stood`` where ranks without lines were.
+    ``note`` holds in words what is no field of a call: the rank's place instead, the exception that it raised.
+    ``place`` is that of the ranks' call, or of the last one of a rank that is somewhere else; None where it is that of
+    the finding, or not known. ``past`` says that the ranks have gone on from their lines, ``stood`` is the place of
+    ranks without lines.
     """
 
     ranks: tuple[int, ...]
@@ -244,7 +245,7 @@ class EarlierDivergence:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The line at which ranks (global) went different ways, and what those of each way did there, in words."""
+    """The line at which ranks (global) went different ways, and the action of each side there, in words."""
 
     source: Source
     sides: tuple[tuple[tuple[int, ...], str], ...]
@@ -316,7 +317,7 @@ class Shown:
 class Coverage:
     """The part of a dry run's programs that was judged: ``run`` ranks ran, ``followed`` of them to their end.
 
-    ``gaps`` say in a few words each what was not: the ranks, and why.
+    ``gaps`` name the parts that were not, in a few words each: the ranks, and the cause.
     """
 
     run: int

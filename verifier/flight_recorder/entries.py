@@ -165,7 +165,7 @@ _DTYPES: Final = {
 """Names of c10's ScalarType where torch's name is not the same word in lower case."""
 
 _DTYPE: Final = re.compile(r"(?:(?:Q?U?Int|Bits|B?Float|Complex)\d\w{0,20}|Bool|Undefined)", re.IGNORECASE)
-"""The other names, those of types to come included; what is none of them was damaged."""
+"""The other names, those of types to come included; a word that is none of them was damaged."""
 
 _PROFILED: Final = {name: spec for spec in COLLECTIVES.values() for name in (spec.name, *spec.profiling)}
 

@@ -11,10 +11,10 @@ from typing import Final, Protocol, TypeAlias
 
 ENTRIES: Final = "entries"
 BYTES_LIMIT: Final = 64 << 20
-"""Bytes of the file that may be held at once: all but the entries, and what several entries share."""
+"""Bytes of the file that may be held at once: all but the entries, and the objects that several entries share."""
 OPCODE_LIMIT: Final = 1 << 23
-"""Opcodes, each of which may make one object, that may be held likewise: what 50,000 entries take that Python's own
-pickler wrote, which refers back to parts of each."""
+"""Opcodes, each of which may make one object, that may be held likewise: as many as 50,000 entries take that Python's
+own pickler wrote, which refers back to parts of each."""
 CONTAINER_LIMIT: Final = 1 << 20
 MEMO_LIMIT: Final = 1 << 21
 _STEPS: Final = 1024

@@ -16,7 +16,7 @@ _INTEGERS = frozenset({"hash", "linear", "nan", "plus", "minus"})
 _FLOATS = frozenset({"sum", "magnitude", "largest"})
 
 Point = tuple["int | float | None", ...]
-"""The numbers of one element: two of a complex one; None for what is not finite."""
+"""The numbers of one element: two of a complex one; None for one that is not finite."""
 
 
 @dataclass(frozen=True, slots=True)

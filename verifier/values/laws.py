@@ -48,9 +48,9 @@ class _Judged:
         return self.buffers[0].dtype
 
     def against(self, right: _Right, text: str, part: _RightPart) -> Breach | None:
-        """The breach where ``right`` does not hold of what was sent and a result, which are those of all ranks together
-        where each has a part of the whole: then ``part`` says of the digests of one rank's parts whether its result is
-        right.
+        """The breach where ``right`` does not hold for the sent values and a result, or None. Where each rank has a
+        part of the whole, the results of all ranks count together, and ``part`` judges one rank's result by the digests
+        of its parts.
         """
         sent = [*self.sent.values()]
         if not self.law.sent_in_parts:

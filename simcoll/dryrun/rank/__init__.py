@@ -8,8 +8,8 @@ together and the verdict live in ``simcoll.dryrun``.
 start their ranks themselves; ``private_mounts`` keeps what they write, ``shared_files`` shows it to other ranks.
 ``fake_cuda`` answers for ``torch.cuda``; two modes
 of torch keep all memory on the CPU and carry *marks* through operators: the GPU that a tensor claims to be on, and
-whether its values depend on what other ranks would have sent. A fake group gives what the table says that the rank
-would get if all others had its inputs.
+whether its values depend on data of other ranks. A fake group gives the table's result for a rank whose peers all have
+its inputs.
 
 For ``simcoll estimate script.py`` another mode counts FLOPs and bytes of each operator (``flop_counter``), with streams
 and events that track their dependencies (``fake_cuda``); both go into the record in the order in which a GPU's default

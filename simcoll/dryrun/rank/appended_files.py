@@ -1,4 +1,4 @@
-"""The files that a rank of a dry run only appends to, and one order for what all ranks have appended to them.
+"""The files that a rank of a dry run only appends to, and one order for the text that all ranks have appended.
 
 A file that several ranks open to append to, such as a log, holds in the real run the text of all of them. Python tells
 an audit hook how files are opened. Text that ranks have appended between two collectives may come in any order in the

@@ -179,7 +179,7 @@ def _parsing(parse: Callable[..., Any], devices: FakeDevices) -> Callable[..., A
 
 
 def _original(wrapper: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Record what a wrapper wraps: a torch mode that gets the wrapper calls that, since the wrapper has run already."""
+    """Record a wrapped function: a torch mode that gets the wrapper calls that, since the wrapper has run already."""
     setattr(wrapper, ORIGINAL, wrapped)
     return wrapper
 

@@ -55,7 +55,7 @@ _NOTHING = object()
 """Stands in for an object that another rank would have sent."""
 
 _hooks: list[object] = []
-"""Never removed: what they have replaced would be restored when they are collected."""
+"""Never removed: the replaced functions would be restored when the hooks are collected."""
 
 
 class ThreadSwitches:

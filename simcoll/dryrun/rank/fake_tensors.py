@@ -137,7 +137,7 @@ def _elements(values: object) -> int:
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of numbers about 1 in place of one without memory, equal for equal shapes; any other tensor unchanged.
 
-    The numbers differ, so that what is routed to the largest of them spreads; a scalar is 1.
+    The numbers differ, so that data routed to the largest of them spreads; a scalar is 1.
     """
     if not isinstance(tensor, FakeTensor):
         return tensor

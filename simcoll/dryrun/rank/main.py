@@ -233,7 +233,7 @@ def _program_context(
 
 
 def _counter(patches: Patches) -> WorkCounter:
-    """The counter that writes what is computed into this rank's black box."""
+    """The counter that writes the computation into this rank's black box."""
     from simcoll.dryrun.rank.flop_counter import WorkCounter
 
     def write(items: list[Item]) -> None:

@@ -163,7 +163,7 @@ def _is_on_one_overlay(folder: Any, target: Any) -> bool:
 
 
 def writable_places(named: Iterable[str]) -> list[str]:
-    """The folders that a user's programs may write to: those ``named``, and what is the user's at the top of mounts."""
+    """The folders that a user's programs may write to: those ``named``, and the user's own at the top of mounts."""
     user, login = os.getuid(), os.path.basename(os.path.expanduser("~"))
     tops = ["/", *(mount.place for mount in _mounts() if mount.is_covered)]
     found = [*named, *tops, *(os.path.join(top, login) for top in tops), *_folders_in("/")]

@@ -40,7 +40,7 @@ from simcoll.wrapper.dispatch_mode import answers_itself
 
 _CPU = torch.device("cpu")
 _MOST_VALUES = 1 << 16
-"""Tensors of more elements count as data: what is computed from them is not tainted."""
+"""Tensors of more elements count as data: results computed from them are not tainted."""
 
 _COMPARE = (torch.equal, torch.allclose, torch.Tensor.equal, torch.Tensor.allclose)
 

@@ -25,7 +25,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 _TIE = 1e-10
-"""Costs are whole numbers plus a latency below one; what is nearer than this differs by rounding only."""
+"""Costs are whole numbers plus a latency below one; costs closer than this differ by rounding only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ Cost = Callable[[int], "tuple[float, float]"]
 def sampled(count: int, period: int, cost: Cost) -> dict[int, float]:
     """Sampled distances of 1 to ``count - 1``, each with its weight: the number of distances that it stands for.
 
-    Distances that leave the same rest by ``period`` are a series. The first and last three of each are taken, and what
-    is between two taken ones is a straight line if its middle is on it, and else halved.
+    Distances that leave the same rest by ``period`` are a series. The first and last three of each are taken; the
+    interval between two taken ones is a straight line if its middle is on it, and else halved.
     """
     weights: dict[int, float] = {}
     for rest in range(1, min(period, count - 1) + 1):
@@ -45,7 +45,7 @@ def sampled(count: int, period: int, cost: Cost) -> dict[int, float]:
 
 
 def _between(low: int, high: int, period: int, cost: Cost, weights: dict[int, float]) -> None:
-    """Give the weight of what is between two distances to those, and to others as far as it takes."""
+    """Give the weight of the distances between two to those two, and to as many others as it takes."""
     apart = (high - low) // period
     if apart < 2:
         return
