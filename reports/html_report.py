@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page: nothing from the network, and every character from a trace escaped.
 
 It has findings as words and fields, ranks that wait for each other in a circle as boxes and arrows, and tables: where
-ranks ended, and the timeline for who reads it by ear or without scripts.
+ranks ended, and the timeline for readers with a screen reader or without scripts.
 """
 
 from __future__ import annotations

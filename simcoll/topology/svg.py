@@ -83,7 +83,7 @@ def draw(graph: nx.DiGraph[Any], marked: Marked | None = None) -> str:
 
 
 def _told(summary: TopologySummary) -> str:
-    """The picture in words, for those who do not see it."""
+    """The picture in words, for readers who do not see it."""
     nodes = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
     links = "; ".join(text for _, text in _legend(summary))
     size = f"{counted(summary.ranks, 'rank')} on {counted(summary.hosts, 'host')}"

@@ -36,7 +36,7 @@ _FORMS = {
 class Difference:
     """A field in which the ranks differ: its rule, its name in a call, its parts, and the sentence that says so.
 
-    ``culprits`` are named where the field itself says who is wrong; None leaves it to the majority.
+    ``culprits`` are named where the field itself shows them; None leaves it to the majority.
     """
 
     rule: Rule

@@ -100,7 +100,7 @@ class ChannelRecords:
 class Unmatched:
     """A send or receive (of a global rank) whose other end no rank has made. ``peer`` is None for any source.
 
-    ``pending`` says that it has not ended, ``awaited`` that somebody waits for it, or did when it failed.
+    ``pending`` says that it has not ended, ``awaited`` that a thread waits for it, or did when it failed.
     """
 
     rank: int

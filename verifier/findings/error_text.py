@@ -198,7 +198,7 @@ def missing_text(
     a connection that closed.
 
     c10d's own line, with which it begins, says "Rank 1" with ``first_only`` (monitored_barrier's default) and
-    "Ranks 1, 2" without, or more than 16 as ranges; nobody at all is listed where it is not known who is missing.
+    "Ranks 1, 2" without, or more than 16 as ranges; none is listed where the missing ranks are not known.
     """
     missing = [group.ranks[rank] for rank in sorted(missing_group_ranks) if 0 <= rank < len(group.ranks)]
     mine = group.ranks[my_group_rank]

@@ -32,7 +32,7 @@ _SHOWN = 8
 def deadlock_before_failures(job: Job, missing: Sequence[Finding]) -> list[Finding]:
     """SC204 in place of ranks that did not come (SC201): they waited in a call themselves, for those that missed them.
 
-    Every wait of the cycle must have begun before the first of its ranks gave up: who comes later has met nobody.
+    Every wait of the cycle must have begun before the first of its ranks gave up: a rank that came later met no other.
     """
     waits = waits_of(replace(job, stall=None))
     cycle = waits.cycle()
@@ -246,7 +246,7 @@ def stopped_processes(job: Job, waits: WaitGraph) -> list[Finding]:
 
 
 def nobody_missing(job: Job, waits: WaitGraph) -> list[Finding]:
-    """The job was given up while ranks waited, although nobody is known to be missing: where each rank is.
+    """The job was given up while ranks waited, although no rank is known to be missing: the place of each rank.
 
     Where members are only known by their calls, and all ranks stand in calls of different groups, it is a deadlock.
     """

@@ -284,7 +284,7 @@ def _kept(
     rank: int,
     stuck: Collection[_Actor],
 ) -> Iterable[Wait]:
-    """A rank's waits, with those who can never come to them."""
+    """A rank's waits, with the ranks that can never come to them."""
     for wait in by_rank.get(rank, ()):
         yield replace(wait, kept=frozenset(wait.needs.intersection(stuck)) if rank in stuck else frozenset())
     for stand, wait in on_device.get(rank, ()):

@@ -344,7 +344,7 @@ def _outvoted(stated: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]) -> n
 
 
 COLUMNS = 60
-"""Columns that are kept where nobody says how many."""
+"""Columns that are kept where no number is given."""
 
 _AROUND = (0, -1, 1, -2, -3)
 """Columns beside that of a finding, those that tell most first."""
