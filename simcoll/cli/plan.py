@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from simcoll.plan.layout import Layout
+    from simcoll.plan.network import Network
     from simcoll.plan.planning import Plan
     from simcoll.plan.search import Found
-    from simcoll.topology.graph import Topology
 
 _WHOLE = (
     ("dp-shard", "ranks over which the state is sharded (default: all that are left)"),
@@ -108,14 +108,16 @@ def price_plan(request: PlanRequest, output: Output) -> int:
     return OK
 
 
-def _topology(request: PlanRequest) -> Topology:
-    return (request.topology if request.topology.is_given else TopologyRequest(gpu="h100")).build()
+def _network(request: PlanRequest) -> Network:
+    from simcoll.plan.network import network_asked
+
+    return network_asked(request.topology if request.topology.is_given else TopologyRequest(gpu="h100"))
 
 
 def _plan(request: PlanRequest, model: str) -> Plan:
     from simcoll.plan.planning import plan
 
-    return plan(model, _topology(request), framework=request.framework, **request.layout)
+    return plan(model, _network(request), framework=request.framework, **request.layout)
 
 
 def _search(request: PlanRequest, model: str) -> Found:
@@ -124,7 +126,7 @@ def _search(request: PlanRequest, model: str) -> Found:
     from simcoll.plan.rates import Framework
     from simcoll.plan.search import search
 
-    described, topology = model_named(model), _topology(request)
+    described, topology = model_named(model), _network(request)
     with progress_bar("pricing layouts", "sorting") as tell:
         return search(described, topology, Framework(request.framework), request.layout, tell=tell)
 

@@ -13,13 +13,13 @@ from simcoll.plan.layout import PLAIN, Layout, LayoutError, Training, check_layo
 from simcoll.plan.memory import Memory, memory_of
 from simcoll.plan.model import Model
 from simcoll.plan.model_files import model_named
+from simcoll.plan.network import Network, network_asked, network_of
 from simcoll.plan.rates import FRAMEWORKS, Framework, Rates
 from simcoll.plan.step import StepTime, step_time
 from simcoll.plan.traffic import traffic_of
 from simcoll.plan.work import flops_per_token, work_of
-from simcoll.topology.graph import ranks
-from simcoll.topology.hardware import GPUS, nearest
-from simcoll.topology.request import TopologyRequest, topology_named
+from simcoll.topology.hardware import nearest
+from simcoll.topology.request import TopologyRequest
 
 SCHEMA = "simcoll.plan/1"
 
@@ -89,7 +89,7 @@ class Plan:
 
 def plan(
     model: str | Model,
-    topology: nx.DiGraph[Any] | str | None = None,
+    topology: nx.DiGraph[Any] | Network | str | None = None,
     *,
     gpu: str | None = None,
     nodes: int | None = None,
@@ -107,46 +107,35 @@ def plan(
     Raises ModelError, LayoutError, TopologyError, PricingError, one line each. Source: docs/plan.md.
     """
     described = model_named(model) if isinstance(model, str) else model
-    graph = _graph(topology, TopologyRequest(None, gpu, nodes, gpus_per_node, None, nic_gbps))
-    return plan_of(described, layout_of(layout, len(ranks(graph))), graph, Framework(framework))
+    network = _network(topology, TopologyRequest(None, gpu, nodes, gpus_per_node, None, nic_gbps))
+    return plan_of(described, layout_of(layout, network.gpus), network, Framework(framework))
 
 
 def plan_of(
     model: Model,
     layout: Layout,
-    topology: nx.DiGraph[Any],
+    topology: nx.DiGraph[Any] | Network,
     framework: Framework,
     training: Training = PLAIN,
 ) -> Plan:
     """The plan of a whole description; raises what `plan` raises."""
-    check_layout(layout, model, len(ranks(topology)))
+    network = network_of(topology)
+    check_layout(layout, model, network.gpus)
     if framework.name not in FRAMEWORKS:
         raise PricingError(f"--framework {framework.name!r:.40}: expected {nearest(framework.name, FRAMEWORKS)}")
-    family = family_of(topology)
-    rates = Rates(family, layout.dtype, framework)
-    traffic = traffic_of(model, layout, topology, framework, training)
+    rates = Rates(network.family, layout.dtype, framework)
+    traffic = traffic_of(model, layout, network, framework, training)
     times = step_time(model, layout, work_of(model, layout), traffic, rates, training)
     memory = memory_of(model, layout, training)
-    return Plan(model, layout, family, framework, times, memory, capacity_of(topology), rates.peak)
+    return Plan(model, layout, network.family, framework, times, memory, network.capacity, rates.peak)
 
 
-def family_of(topology: nx.DiGraph[Any]) -> str:
-    """The GPU of a topology; an empty text where it does not say."""
-    return str(topology.graph.get("gpu", "")).lower()
-
-
-def capacity_of(topology: nx.DiGraph[Any]) -> float:
-    """Bytes of memory of a GPU; 0 where it is not known."""
-    found = GPUS.get(family_of(topology))
-    return 0.0 if found is None else found.memory
-
-
-def _graph(topology: nx.DiGraph[Any] | str | None, request: TopologyRequest) -> nx.DiGraph[Any]:
+def _network(topology: nx.DiGraph[Any] | Network | str | None, request: TopologyRequest) -> Network:
     if topology is None:
-        return request.build()
+        return network_asked(request)
     if request.is_given:
         raise LayoutError("both a topology and the hardware of a cluster are given, expected one of them")
-    return topology_named(topology) if isinstance(topology, str) else topology
+    return network_asked(TopologyRequest(topology)) if isinstance(topology, str) else network_of(topology)
 
 
 def layout_of(given: Mapping[str, Any], gpus: int) -> Layout:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import networkx as nx
-
-from simcoll.estimator.estimate import estimate
 from simcoll.plan.layout import PLAIN, Layout, Training
 from simcoll.plan.model import Model
+from simcoll.plan.network import Network
 from simcoll.plan.program import Collective, conventions_of, mean_program
 from simcoll.plan.rates import Framework
 
@@ -54,19 +51,19 @@ def held(model: Model, layout: Layout) -> Held:
 
 
 def traffic_of(
-    model: Model, layout: Layout, topology: nx.DiGraph[Any], framework: Framework, training: Training = PLAIN
+    model: Model, layout: Layout, network: Network, framework: Framework, training: Training = PLAIN
 ) -> Traffic:
     """The collectives of a step; raises EstimateError and TopologyError where the topology cannot carry them."""
-    return priced(mean_program(model, layout, conventions_of(framework.name), training), topology)
+    return priced(mean_program(model, layout, conventions_of(framework.name), training), network)
 
 
-def priced(program: Iterable[Collective], topology: nx.DiGraph[Any]) -> Traffic:
+def priced(program: Iterable[Collective], network: Network) -> Traffic:
     """The seconds of a program by part; what is small is not priced: launches have a part of their own."""
     found = dict.fromkeys(Traffic.__slots__, 0.0)
     for one in program:
         if one.part == "small" or one.op == "recv":
             continue
         name = one.part.replace(".", "_")
-        seconds = estimate(one.op, one.bytes, topology, ranks=one.ranks).seconds
+        seconds = network.seconds(one.op, one.bytes, one.ranks)
         found[name] = max(found[name], seconds) if name == "stage" else found[name] + one.count * seconds
     return Traffic(**found)
