@@ -335,7 +335,7 @@ class _Programmer:
 
 def _blocks(model: Model) -> float:
     """Blocks of a layer, each with a pair of tensor parallel collectives in a pass."""
-    return 2.0
+    return 1.0 if model.mamba else 2.0
 
 
 def _padded_experts(shape: tuple[int, ...], ep: int, ranks: int) -> int:
