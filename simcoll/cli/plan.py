@@ -102,7 +102,7 @@ def price_plan(request: PlanRequest, output: Output) -> int:
             output.render(_ranking(best, request.gpu_hour), lambda: _priced(best.document(), best.plans, request))
         else:
             found = _plan(request, request.model)
-            output.render(_picture(found, request.gpu_hour), lambda: _priced(found.document(), [found], request))
+            output.render(_picture(found, request.gpu_hour), lambda: _priced(_with_program(found), [found], request))
     except (SimcollError, ValueError) as error:
         return output.refuse(BAD_INPUT, str(error))
     return OK
@@ -129,6 +129,12 @@ def _search(request: PlanRequest, model: str) -> Found:
     described, topology = model_named(model), _network(request)
     with progress_bar("pricing layouts", "sorting") as tell:
         return search(described, topology, Framework(request.framework), request.layout, tell=tell)
+
+
+def _with_program(found: Plan) -> Mapping[str, object]:
+    """The document of a plan, with what a rank of each pipeline stage sends."""
+    stages = [[dict(one.document()) for one in found.program(stage)] for stage in range(found.layout.pp)]
+    return {**found.document(), "program": [{"stage": stage, "collectives": all_of} for stage, all_of in enumerate(stages)]}
 
 
 def _priced(document: Mapping[str, object], plans: Sequence[Plan], request: PlanRequest) -> Mapping[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +14,29 @@ from simcoll.plan.memory import Memory, memory_of
 from simcoll.plan.model import Model
 from simcoll.plan.model_files import model_named
 from simcoll.plan.network import Network, network_asked, network_of
+from simcoll.plan.program import Collective, conventions_of, program_of
 from simcoll.plan.rates import FRAMEWORKS, Framework, Rates
 from simcoll.plan.step import StepTime, step_time
-from simcoll.plan.traffic import traffic_of
+from simcoll.plan.traffic import Traffic, traffic_of
 from simcoll.plan.work import flops_per_token, work_of
 from simcoll.topology.hardware import nearest
 from simcoll.topology.request import TopologyRequest
 
 SCHEMA = "simcoll.plan/1"
+
+_IDLE = (
+    "tensor parallel",
+    "context parallel",
+    "expert parallel",
+    "data parallel",
+    "pipeline messages",
+    "pipeline bubble",
+    "fixed",
+)
+"""Terms in which nothing is computed."""
+
+_NAMED = 0.01
+"""The share of a step from which a term is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,7 @@ class Plan:
     memory: Memory
     capacity: float
     peak: float
+    training: Training = PLAIN
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -63,8 +79,13 @@ class Plan:
         """Whether the memory of a GPU holds it."""
         return self.memory.total <= self.capacity
 
+    def program(self, stage: int = 0) -> Sequence[Collective]:
+        """What the first rank of a pipeline stage sends in a step."""
+        rank = stage * self.layout.stage_size
+        return program_of(self.model, self.layout, conventions_of(self.framework.name), rank, self.training)
+
     def document(self) -> Mapping[str, object]:
-        """The plan as JSON has it."""
+        """The plan as JSON has it, without its program."""
         return {
             "schema": SCHEMA,
             "model": self.model.name,
@@ -127,7 +148,35 @@ def plan_of(
     traffic = traffic_of(model, layout, network, framework, training)
     times = step_time(model, layout, work_of(model, layout), traffic, rates, training)
     memory = memory_of(model, layout, training)
-    return Plan(model, layout, network.family, framework, times, memory, network.capacity, rates.peak)
+    notes = (_limit(times), *_notes(layout, traffic, times, framework))
+    return Plan(model, layout, network.family, framework, times, memory, network.capacity, rates.peak, training, notes)
+
+
+def _limit(times: StepTime) -> str:
+    """What takes most of a step, and what takes most of the time in which nothing is computed."""
+    whole, terms = times.seconds, times.terms()
+    most = max(terms, key=lambda name: terms[name])
+    text = f"{most} takes most: {terms[most] / whole:.0%} of the step, of which {times.compute / whole:.0%} is compute"
+    idle = max(_IDLE, key=lambda name: terms[name])
+    if terms[idle] < _NAMED * whole:
+        return f"{text}; communication and waiting take little"
+    return f"{text}; what limits scaling is {idle}: {terms[idle] / whole:.0%}"
+
+
+def _notes(layout: Layout, traffic: Traffic, times: StepTime, framework: Framework) -> Iterator[str]:
+    beside = traffic.gather_forward + traffic.gather_backward + traffic.scatter
+    if beside > times.kernels.total:
+        yield (
+            f"parameters and gradients take {beside:.3g} s on the links, the layers {times.kernels.total:.3g} s: more "
+            "tokens a GPU, or shards among fewer GPUs (--dp-replicate), would hide them"
+        )
+    if layout.pp > 1 and times.bubble > _NAMED * times.seconds:
+        yield (
+            f"{layout.micro_batches:,} micro-batches fill a pipeline of {layout.pp} stages: more of them "
+            "(--global-batch), or virtual stages, make its bubble smaller"
+        )
+    if framework.name == "torchtitan":
+        yield "measured rows do not separate torch.compile: the step is the same with --compile and without"
 
 
 def _network(topology: nx.DiGraph[Any] | Network | str | None, request: TopologyRequest) -> Network:

@@ -10,7 +10,7 @@ reduces all gradients and gathers all parameters once a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simcoll.plan.layout import ADAPTERS, PLAIN, Layout, Training
@@ -72,6 +72,11 @@ class Collective:
     dtype: str
     count: float
 
+    def document(self) -> Mapping[str, object]:
+        """The calls as JSON has them; ranks by the first, the distance between two, and their number."""
+        ranks = {"first": self.ranks.start, "stride": self.ranks.step, "count": len(self.ranks)}
+        return {**{name: getattr(self, name) for name in self.__slots__}, "ranks": ranks}
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -126,7 +131,8 @@ class _Programmer:
         self._model, self._layout, self._how, self._share, self._rank = model, layout, conventions, share, rank
         self._trained = ADAPTERS if training.adapters else 1.0
         self._stage = rank // layout.stage_size
-        self._blocks = sum(count * _blocks(model) for _, count in share.layers)
+        # Around attention and around the feed-forward; a single block of a hybrid counts as a layer.
+        self._blocks = 2 * sum(count for _, count in share.layers)
         self._sent, self._reduced = _WIDTHS[conventions.parameters], _WIDTHS[conventions.gradients]
         self._whole = layout.tokens * model.hidden * _WIDTHS[conventions.activations]
 
@@ -331,11 +337,6 @@ class _Programmer:
         for layer, count in self._share.layers:
             yield from ((one, count) for one in (*layer.tensors, *layer.experts))
         yield from ((one, self._share.last) for one in last_of(self._model))
-
-
-def _blocks(model: Model) -> float:
-    """Blocks of a layer, each with a pair of tensor parallel collectives in a pass."""
-    return 1.0 if model.mamba else 2.0
 
 
 def _padded_experts(shape: tuple[int, ...], ep: int, ranks: int) -> int:
