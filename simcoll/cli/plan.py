@@ -54,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dtype", metavar="NAME", help="products: bf16, fp8, mxfp8 or nvfp4 (default: bf16)")
     group.add_argument("--recompute", metavar="HOW", help="activations: none, selective or full (default: none)")
     group.add_argument("--zero", metavar="STAGE", type=int, help="0 DDP, 1, 2 sharded optimizer, 3 FSDP (default)")
-    group.add_argument("--compile", action="store_true", default=None, help="with torch.compile (default)")
+    group.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=None, help="with torch.compile (default)"
+    )
     group.add_argument(
         "--framework", metavar="NAME", default="torchtitan", help="torchtitan (default), megatron, nemo, llm-foundry"
     )

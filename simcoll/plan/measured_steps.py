@@ -76,7 +76,8 @@ def measured_step(row: Mapping[str, str]) -> MeasuredStep:
         dtype=_dtype(said.get("precision", "")),
         recompute=_recompute(said.get("activation_checkpointing", "")),
         zero=_zero(said.get("sharding", "")),
-        compile="compile" in said.get("compile_or_overlap", ""),
+        # Other frameworks have such kernels of their own.
+        compile=framework.name != "torchtitan" or "compile" in said.get("compile_or_overlap", ""),
     )
     overlaps = any(word in said.get("compile_or_overlap", "").lower() for word in ("tp overlap", "async tp"))
     name = said.get("model", "")

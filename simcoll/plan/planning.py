@@ -156,11 +156,11 @@ def _limit(times: StepTime) -> str:
     """What takes most of a step, and what takes most of the time in which nothing is computed."""
     whole, terms = times.seconds, times.terms()
     most = max(terms, key=lambda name: terms[name])
-    text = f"{most} takes most: {terms[most] / whole:.0%} of the step, of which {times.compute / whole:.0%} is compute"
+    text = f"the largest part of a step: {most}, {terms[most] / whole:.0%}; all compute: {times.compute / whole:.0%}"
     idle = max(_IDLE, key=lambda name: terms[name])
     if terms[idle] < _NAMED * whole:
-        return f"{text}; communication and waiting take little"
-    return f"{text}; what limits scaling is {idle}: {terms[idle] / whole:.0%}"
+        return f"{text}; scaling is limited by nothing that takes {_NAMED:.0%}"
+    return f"{text}; scaling is limited most by: {idle}, {terms[idle] / whole:.0%}"
 
 
 def _notes(layout: Layout, traffic: Traffic, times: StepTime, framework: Framework) -> Iterator[str]:
@@ -176,7 +176,7 @@ def _notes(layout: Layout, traffic: Traffic, times: StepTime, framework: Framewo
             "(--global-batch), or virtual stages, make its bubble smaller"
         )
     if framework.name == "torchtitan":
-        yield "measured rows do not separate torch.compile: the step is the same with --compile and without"
+        yield "measured rows do not separate torch.compile: --no-compile changes what activations take, and no time"
 
 
 def _network(topology: nx.DiGraph[Any] | Network | str | None, request: TopologyRequest) -> Network:
