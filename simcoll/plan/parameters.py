@@ -44,9 +44,13 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
     """The kinds of layers, in the order in which a pipeline is taken to cut them: dense ones before mixtures."""
     norm = _norm(model)
     attention, dense = (*norm, *_attention(model)), (*norm, *_feed_forward(model, model.ffn))
-    mixture, experts = ((*norm, *_mixture(model, model.experts)), _routed(model, model.experts)) if model.experts else (
-        (),
-        (),
+    mixture, experts = (
+        ((*norm, *_mixture(model, model.experts)), _routed(model, model.experts))
+        if model.experts
+        else (
+            (),
+            (),
+        )
     )
     if model.mamba and model.state_space is not None:
         mamba = (*norm, *_state_space(model, model.state_space))

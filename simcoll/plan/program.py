@@ -3,8 +3,8 @@
 Ranks of one pipeline stage are of a kind: they make the same calls in groups of their own. Sizes are those of torch
 2.13: FSDP2 (torch/distributed/fsdp/_fully_shard) gathers each unit before its forward and its backward pass, and adds
 up its gradients behind it; DDP's reducer fills buckets from the last parameter to the first; tensor parallel plans of
-torch.distributed.tensor.parallel have two pairs of collectives a layer in each pass. Megatron-LM's distributed optimizer
-reduces all gradients and gathers all parameters once a step.
+torch.distributed.tensor.parallel have two pairs of collectives a layer in each pass. Megatron-LM's distributed
+optimizer reduces all gradients and gathers all parameters once a step.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def program_of(
     return [replace(one, count=round(count)) for one, count in merged.items() if round(count)]
 
 
-def mean_program(model: Model, layout: Layout, conventions: Conventions, training: Training = PLAIN) -> list[Collective]:
+def mean_program(
+    model: Model, layout: Layout, conventions: Conventions, training: Training = PLAIN
+) -> list[Collective]:
     """The collectives of a step, on average over the stages, in the groups of rank 0: what the closed form prices."""
     return list(_Programmer(model, layout, conventions, training, mean_share(model, layout), 0).all())
 
@@ -189,7 +191,9 @@ class _Programmer:
         # Tokens are sent to their experts and back, forward and backward; before them how many there are.
         yield from self._calls("expert", "all_to_all", "expert", ranks, size, dtype, 4 * mixtures * times)
         forward = 1 + (layout.recompute == "full")
-        yield from self._calls("small", "all_to_all", "expert", ranks, 8 * one.count, "int64", forward * mixtures * times)
+        yield from self._calls(
+            "small", "all_to_all", "expert", ranks, 8 * one.count, "int64", forward * mixtures * times
+        )
 
     def _messages(self) -> Iterator[Collective]:
         layout, dtype = self._layout, self._how.activations
@@ -297,10 +301,14 @@ class _Programmer:
         """All gradients at once, and with a sharded optimizer all parameters."""
         layout, how, share = self._layout, self._how, self._share
         shards, spread = layout.shard_ranks(self._rank), layout.expert_shard_ranks(self._rank)
-        own = [(one, share.first) for one in first_of(self._model)] + [(one, share.last) for one in last_of(self._model)]
+        own = [(one, share.first) for one in first_of(self._model)] + [
+            (one, share.last) for one in last_of(self._model)
+        ]
         own += [(one, count) for layer, count in share.layers for one in layer.tensors]
         common = sum(count * math.prod(one.shape) for one, count in own) / layout.tp
-        experts = sum(count * math.prod(one.shape) for layer, count in share.layers for one in layer.experts) / layout.ep
+        experts = (
+            sum(count * math.prod(one.shape) for layer, count in share.layers for one in layer.experts) / layout.ep
+        )
         reduce = "all_reduce" if layout.zero == 0 else "reduce_scatter"
         for size, ranks, group in ((common, shards, "shard"), (experts, spread, "expert shard")):
             reduced = size * self._trained
@@ -321,12 +329,14 @@ class _Programmer:
                 if one.split is None and len(one.shape) == 1:
                     size, tensor = one.shape[0] * self._sent, layout.tensor_ranks(rank)
                     reduced = layout.micro_batches if layout.pp == 1 else 1
-                    yield from self._calls("small", "all_reduce", "tensor", tensor, size, how.parameters, count * reduced)
+                    yield from self._calls(
+                        "small", "all_reduce", "tensor", tensor, size, how.parameters, count * reduced
+                    )
         if how.clips:
-            size = 4 * sum(count for _, count in self._tensors())
+            norms = 4 * sum(count for _, count in self._tensors())
             if layout.zero >= 2:
-                yield from self._calls("small", "all_reduce", "shard", layout.shard_ranks(rank), size, "float32", 1)
-            yield from self._calls("small", "all_reduce", "tensor", layout.tensor_ranks(rank), size, "float32", 1)
+                yield from self._calls("small", "all_reduce", "shard", layout.shard_ranks(rank), norms, "float32", 1)
+            yield from self._calls("small", "all_reduce", "tensor", layout.tensor_ranks(rank), norms, "float32", 1)
             yield from self._calls("small", "all_reduce", "pipeline", layout.pipeline_ranks(rank), 4, "float32", 1)
         if how.reports_loss:
             yield from self._calls("small", "all_reduce", "data", self._data_ranks(), 4, "float32", share.last)

@@ -20,6 +20,7 @@ from simcoll.plan.work import Work
 _LAST_STAGE = 0.3
 """The share of the head's time that other stages wait for: frameworks give the last stage fewer layers."""
 
+
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """Seconds of each part of a step, on the rank that takes longest; ``compute`` by class of kernels."""

@@ -106,3 +106,22 @@ def test_a_file_that_has_no_rows_is_refused(
     path.write_bytes(content)
     assert main(["plan", "--csv", str(path)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_page_has_other_numbers_of_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plan.html"
+    assert main(["plan", *LAYOUT, "--html", str(page), "--gpu-hour", "2", "--plain"]) == 0
+    text = page.read_text(encoding="utf-8")
+    for word in ("Time by part", "Memory by part", "The shortest step by number of GPUs", "1M tokens", "128 GPUs"):
+        assert word in text
+    assert main(["plan", *LAYOUT, "--html", str(tmp_path / "none" / "plan.html")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_document_has_the_program_of_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *LAYOUT, "--pp", "2", "--zero", "1", "--json"]) == 0
+    stages = json.loads(capsys.readouterr().out)["program"]
+    assert [one["stage"] for one in stages] == [0, 1]
+    calls = stages[1]["collectives"]
+    assert {"op", "group", "ranks", "bytes", "dtype", "count", "part"} == calls[0].keys()
+    assert {"first": 8, "stride": 1, "count": 8} in [one["ranks"] for one in calls]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -44,14 +45,20 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.first(x)
-        heads = (one(y).unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (self.q, self.k, self.v))
-        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        q, k, v = (one(y).unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(mixed.transpose(1, 2).flatten(2))
         y = self.second(x)
         if self.kind == "gelu":
-            return x + self.down(functional.gelu(self.up(y)))
-        inner = Fused.apply(self.gate(y), self.up(y)) if self.kind == "fused" else functional.silu(self.gate(y)) * self.up(y)
-        return x + self.down(inner)
+            gelu: Tensor = x + self.down(functional.gelu(self.up(y)))
+            return gelu
+        inner = (
+            Fused.apply(self.gate(y), self.up(y))
+            if self.kind == "fused"
+            else functional.silu(self.gate(y)) * self.up(y)
+        )
+        gated: Tensor = x + self.down(inner)
+        return gated
 
 
 class Small(nn.Module):
@@ -68,7 +75,8 @@ class Small(nn.Module):
         return x
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.norm(self.layers(self.embedding(tokens))))
+        logits: Tensor = self.head(self.norm(self.layers(self.embedding(tokens))))
+        return logits
 
 
 def described(kind: str) -> Model:

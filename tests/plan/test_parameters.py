@@ -1,4 +1,4 @@
-"""Parameters tensor by tensor: together they are the model's published counts, and tensor parallel ranks divide them."""
+"""Parameters tensor by tensor: together they are the published counts, and tensor parallel ranks divide them."""
 
 from __future__ import annotations
 

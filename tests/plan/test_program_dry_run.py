@@ -91,7 +91,7 @@ Sent = Counter[tuple[str, tuple[int, ...], int, str]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A script, the options of its dry run, and its description as a plan; ``place`` is the script's own rank of one."""
+    """A script, its arguments, and its description as a plan; ``place`` is the script's own number of a rank."""
 
     script: str
     ranks: int
@@ -115,9 +115,7 @@ def three_d(ranks: int, pp: int, tp: int) -> Case:
     def place(rank: int) -> int:
         return rank // tp % dp * pp * tp + rank // (tp * dp) * tp + rank % tp
 
-    wide = Conventions(
-        *("float32",) * 3, one_root=True, keeps_gathered=False, splits_logits=False, reports_loss=True
-    )
+    wide = Conventions(*("float32",) * 3, one_root=True, keeps_gathered=False, splits_logits=False, reports_loss=True)
     arguments = ("--pp", str(pp), "--tp", str(tp), "--steps", "5")
     return Case("training/llama_3d.py", ranks, THREE_D, layout, wide, arguments, place)
 
