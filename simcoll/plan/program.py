@@ -267,7 +267,7 @@ class _Programmer:
             return 1, 0, 1
         forward = backward = 0
         gathered, left = False, times
-        for action in _actions(self._layout, self._stage):
+        for action in actions(self._layout, self._stage):
             forward += not gathered and action == "F"
             backward += not gathered and action == "B"
             left -= action == "B"
@@ -357,7 +357,7 @@ def _padded_experts(shape: tuple[int, ...], ep: int, ranks: int) -> int:
     return mine[0] * padded(mine[1:], ranks)
 
 
-def _actions(layout: Layout, stage: int) -> str:
+def actions(layout: Layout, stage: int) -> str:
     """The passes of a stage in order, forward and backward."""
     times = layout.micro_batches
     warm = times if layout.schedule == "gpipe" else min(times, layout.pp - stage)
