@@ -73,8 +73,8 @@ def _counted(job: RecordedJob, scenario: PricingScenario) -> str:
         )
     share = scenario.compute.share if isinstance(scenario.compute, Counted) else 1.0
     return (
-        f"{counted}at {share:.0%} of the GPU's peak for their dtype (--mfu, --gpu-peak), or what its operators read and "
-        "write, at the bandwidth of its memory, whichever takes longer"
+        f"{counted}at {share:.0%} of the GPU's peak for their dtype (--mfu, --gpu-peak), or what its operators read "
+        "and write, at the bandwidth of its memory, whichever takes longer"
     )
 
 
