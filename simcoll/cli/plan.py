@@ -23,6 +23,7 @@ from simcoll.topology.request import TopologyRequest
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from simcoll.plan.layout import Layout
     from simcoll.plan.network import Network
     from simcoll.plan.planning import Plan
     from simcoll.plan.search import Found
@@ -41,9 +42,11 @@ _WHOLE = (
 )
 _CSV_BYTES = 64 << 20
 _SIZES = 3
-"""A page has a half, a quarter, an eighth of the servers, and so many times twice as many."""
+"""A page has a half, a quarter and an eighth of the servers, and two, four and eight times as many."""
 
 _MOST_GPUS = 16_384
+"""A page has no larger clusters than this, or than the one that is asked for."""
+
 _MOST_PRICE = 1e9
 
 
@@ -100,6 +103,8 @@ def price_plan(request: PlanRequest, output: Output) -> int:
     """Price a plan, or the rows of a file, and show them; the exit code of the contract."""
     try:
         if request.rows is not None:
+            if request.html is not None:
+                raise UsageError("--html is a page of one plan or of a search; leave it out with --csv")
             return _price_rows(request.rows, output)
         if request.model is None:
             raise UsageError("no model is given; give --model NAME, such as llama3-70b, or a .toml file, or --csv FILE")
@@ -125,9 +130,13 @@ def _network(request: PlanRequest) -> Network:
 
 
 def _plan(request: PlanRequest, model: str) -> Plan:
-    from simcoll.plan.planning import plan
+    from simcoll.plan.model_files import model_named
+    from simcoll.plan.planning import layout_of, plan_of
+    from simcoll.plan.rates import Framework
 
-    return plan(model, _network(request), framework=request.framework, **request.layout)
+    network = _network(request)
+    layout = layout_of(request.layout, network.gpus)
+    return plan_of(model_named(model), layout, network, Framework(request.framework))
 
 
 def _search(request: PlanRequest, model: str) -> Found:
@@ -149,12 +158,12 @@ def _write_page(request: PlanRequest, model: str, plans: Sequence[Plan]) -> None
     from simcoll.reports.price_page import sheet_page
     from simcoll.topology.file import write_text
 
-    sizes = [*plans[:1], *_other_sizes(request, model, plans[0].layout.gpus)]
+    sizes = [*plans[:1], *_sizes(request, model, plans[0].layout)]
     write_text(request.html, sheet_page(plan_sheet(plans, sizes, request.gpu_hour)))
 
 
-def _other_sizes(request: PlanRequest, model: str, gpus: int) -> Iterator[Plan]:
-    """The best plans on a half, twice and so on of the servers, with what is given of the layout held, if any fits."""
+def _sizes(request: PlanRequest, model: str, layout: Layout) -> Iterator[Plan]:
+    """The best plan on a half, once, twice and so on of the servers, for the same batch and with what is given held."""
     from simcoll.plan.model_files import model_named
     from simcoll.plan.network import network_asked
     from simcoll.plan.rates import Framework
@@ -164,10 +173,11 @@ def _other_sizes(request: PlanRequest, model: str, gpus: int) -> Iterator[Plan]:
     if asked.topology is not None:
         return
     fixed = {name: value for name, value in request.layout.items() if name != "dp_shard"}
-    fixed.setdefault("global_batch", gpus)
+    fixed["global_batch"] = layout.global_batch
     for power in range(-_SIZES, _SIZES + 1):
         other = nodes * 2**power
-        if power == 0 or other < 1 or other != int(other) or other * gpus // nodes > _MOST_GPUS:
+        large = power > 0 and other * layout.gpus // nodes > _MOST_GPUS
+        if other < 1 or other != int(other) or large or (power == 0 and request.search):
             continue
         network = network_asked(replace(asked, gpu=asked.gpu or "h100", nodes=int(other)))
         with contextlib.suppress(SimcollError):

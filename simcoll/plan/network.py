@@ -1,7 +1,7 @@
-"""What collectives cost on a cluster: on a graph as it stands, or on like servers of which a few stand for all.
+"""What collectives cost on a cluster: on a graph as it stands, or on two NVLink domains that stand for all.
 
-The closed form of `simcoll.estimator` asks for numbers of a group alone, which like servers on one ideal network have
-whatever their number. So a cluster of thousands of GPUs is priced on a graph of two NVLink domains.
+The closed form of `simcoll.estimator` needs a few numbers of a group: members, domains, bandwidths, latencies. With
+like servers on one ideal network the bandwidths and latencies are those of two domains, however many there are.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from simcoll.topology.request import TopologyRequest
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """``gpus`` of a cluster; ``domain`` is how many of them are a domain where the graph holds only the first ones."""
+    """A cluster of ``gpus``, of which the graph holds the first ``held``.
+
+    Where it does not hold all, the cluster is of like servers on one ideal network, with ``domain`` GPUs in each NVLink
+    domain, and the graph has two whole domains.
+    """
 
     graph: nx.DiGraph[Any]
     gpus: int
+    held: int
     domain: int = 0
-    _held: int = field(default=0)
     _shapes: dict[range, ClusterShape] = field(default_factory=dict, compare=False)
 
     @property
@@ -45,7 +49,7 @@ class Network:
 
     def seconds(self, op: str, size: int, ranks: range) -> float:
         """Seconds of a collective of so many bytes; raises EstimateError, TopologyError where there is no way."""
-        if not self.domain or max(ranks[0], ranks[-1]) < self._held:
+        if max(ranks[0], ranks[-1]) < self.held or self.held == self.gpus:
             return estimate(op, size, self.graph, ranks=ranks).seconds
         shape = self._shapes.get(ranks)
         if shape is None:
@@ -53,7 +57,7 @@ class Network:
         return seconds_on(op, size, shape)
 
     def _shape(self, ranks: range) -> ClusterShape:
-        """That of the fullest and the emptiest domain of the group, with the numbers of all."""
+        """The numbers of a group: bandwidths and latencies of its fullest and its emptiest domain, counts of all."""
         members = np.sort(np.asarray(ranks))
         _, first, counts = np.unique(members // self.domain, return_index=True, return_counts=True)
         chosen = list(dict.fromkeys((int(counts.argmin()), int(counts.argmax()))))
@@ -82,7 +86,10 @@ class Network:
 
 def network_of(topology: nx.DiGraph[Any] | Network) -> Network:
     """The network of a graph; raises TopologyError for what is no topology."""
-    return topology if isinstance(topology, Network) else Network(topology, len(ranks_of(topology)))
+    if isinstance(topology, Network):
+        return topology
+    gpus = len(ranks_of(topology))
+    return Network(topology, gpus, gpus)
 
 
 @functools.lru_cache(maxsize=64)
@@ -96,4 +103,4 @@ def network_asked(request: TopologyRequest) -> Network:
     least = 2 * -(-domain // gpus)
     if servers.nodes <= least or domain % gpus:
         return network_of(on_one_network(servers))
-    return Network(on_one_network(replace(servers, nodes=least)), servers.nodes * gpus, domain, least * gpus)
+    return Network(on_one_network(replace(servers, nodes=least)), servers.nodes * gpus, least * gpus, domain)

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from simcoll.core.units import counted
 from simcoll.plan.layout import Layout
+from simcoll.plan.memory import GIB
 from simcoll.plan.planning import Plan
 from simcoll.reports.page_shell import PageTable
 from simcoll.reports.price_page import Bar, Bars, Fact, Sheet, curve_of
-
-GIB = float(1 << 30)
 
 _LEAST = 0.001
 """A part of less is not shown."""
@@ -64,7 +63,7 @@ def plan_sheet(plans: Sequence[Plan], sizes: Sequence[Plan], gpu_hour: float | N
             [one.layout.gpus for one in front],
             [("step", [one.step_seconds for one in front])],
             "The shortest step by number of GPUs",
-            lambda gpus: f"{gpus:,} GPUs",
+            lambda gpus: f"{gpus:,}",
             time_text,
         ),
         first=[_table("Layouts, the best first", plans, gpu_hour)] if len(plans) > 1 else [],

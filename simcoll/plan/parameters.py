@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from simcoll.plan.model import Experts, LatentAttention, Model, StateSpace
+if TYPE_CHECKING:
+    from simcoll.plan.model import Experts, LatentAttention, Model, StateSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,11 @@ class Parameter:
 
     shape: tuple[int, ...]
     split: int | None = None
+
+    @property
+    def elements(self) -> int:
+        """Elements of the whole tensor."""
+        return math.prod(self.shape)
 
     def local(self, tp: int) -> tuple[int, ...]:
         """The shape on one of ``tp`` tensor parallel ranks, the largest where they are not alike."""
@@ -40,20 +48,35 @@ def padded(shape: tuple[int, ...], ranks: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
+def blocks_of(model: Model) -> Mapping[str, tuple[int, tuple[Parameter, ...]]]:
+    """Each part of a model: how many blocks of it there are, and the tensors of one.
+
+    Of a mixture the router, the routed experts and what all tokens pass through are a part each.
+    """
+    outer = Parameter((model.vocabulary, model.hidden), 0)
+    experts, space = model.experts, model.state_space
+    return {
+        "embedding": (1, (outer,)),
+        "positions": (1, (Parameter((model.positions, model.hidden)),) if model.positions else ()),
+        "attention": (model.attention, _attention(model)),
+        "dense": (model.dense, _feed_forward(model, model.ffn)),
+        "router": (model.moe, () if experts is None else _router(model, experts)),
+        "experts": (model.moe, () if experts is None else _routed(model, experts)),
+        "shared": (model.moe, () if experts is None else _shared(model, experts)),
+        "mamba": (model.mamba, () if space is None else _state_space(model, space)),
+        "norms": (model.attention + model.dense + model.moe + model.mamba + 1, _norm(model)),
+        "head": (1, () if model.tied else (outer,)),
+    }
+
+
+@functools.lru_cache(maxsize=64)
 def layers_of(model: Model) -> tuple[Layer, ...]:
     """The kinds of layers, in the order in which a pipeline is taken to cut them: dense ones before mixtures."""
-    norm = _norm(model)
-    attention, dense = (*norm, *_attention(model)), (*norm, *_feed_forward(model, model.ffn))
-    mixture, experts = (
-        ((*norm, *_mixture(model, model.experts)), _routed(model, model.experts))
-        if model.experts
-        else (
-            (),
-            (),
-        )
+    attention, dense, mixture, mamba = (
+        _tensors(model, "norms", *parts) for parts in (("attention",), ("dense",), ("router", "shared"), ("mamba",))
     )
-    if model.mamba and model.state_space is not None:
-        mamba = (*norm, *_state_space(model, model.state_space))
+    experts = _tensors(model, "experts")
+    if model.mamba:
         found = [Layer(model.mamba, mamba), Layer(model.attention, attention), Layer(model.dense, dense)]
         found.append(Layer(model.moe, mixture, experts))
     else:
@@ -64,17 +87,19 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
     return tuple(layer for layer in found if layer.count)
 
 
-@functools.lru_cache(maxsize=64)
 def first_of(model: Model) -> tuple[Parameter, ...]:
     """What stands before the layers: the embedding, and learned positions."""
-    embedding = Parameter((model.vocabulary, model.hidden), 0)
-    return (embedding, Parameter((model.positions, model.hidden))) if model.positions else (embedding,)
+    return _tensors(model, "embedding", "positions")
 
 
-@functools.lru_cache(maxsize=64)
 def last_of(model: Model) -> tuple[Parameter, ...]:
     """What stands behind the layers: the last norm, and the head where it is not the embedding."""
-    return (*_norm(model), *(() if model.tied else (Parameter((model.vocabulary, model.hidden), 0),)))
+    return _tensors(model, "norms", "head")
+
+
+def _tensors(model: Model, *parts: str) -> tuple[Parameter, ...]:
+    blocks = blocks_of(model)
+    return tuple(tensor for part in parts for tensor in blocks[part][1])
 
 
 def _norm(model: Model) -> tuple[Parameter, ...]:
@@ -120,15 +145,16 @@ def _feed_forward(model: Model, width: int) -> tuple[Parameter, ...]:
     return (*into, *_linear(model.hidden, width, 1, bias=bias))
 
 
-def _mixture(model: Model, one: Experts) -> tuple[Parameter, ...]:
+def _router(model: Model, one: Experts) -> tuple[Parameter, ...]:
+    return (*_linear(one.count, model.hidden, None, bias=one.bias), *([Parameter((one.count,))] * one.correction))
+
+
+def _shared(model: Model, one: Experts) -> tuple[Parameter, ...]:
     wide, into = model.hidden, 2 if model.gated else 1
-    found = [*_linear(one.count, wide, None, bias=one.bias)]
-    found += [Parameter((one.count,))] if one.correction else []
-    if one.latent:
-        found += [*_linear(one.latent, wide, None), *_linear(wide, one.latent, None)]
-    if one.shared_hidden:
-        found += [*_linear(one.shared_hidden, wide, 0) * into, *_linear(wide, one.shared_hidden, 1)]
-    return tuple(found)
+    latent = (*_linear(one.latent, wide, None), *_linear(wide, one.latent, None)) if one.latent else ()
+    if not one.shared_hidden:
+        return latent
+    return (*latent, *_linear(one.shared_hidden, wide, 0) * into, *_linear(wide, one.shared_hidden, 1))
 
 
 def _routed(model: Model, one: Experts) -> tuple[Parameter, ...]:

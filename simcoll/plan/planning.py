@@ -80,7 +80,7 @@ class Plan:
         return self.memory.total <= self.capacity
 
     def program(self, stage: int = 0) -> Sequence[Collective]:
-        """What the first rank of a pipeline stage sends in a step."""
+        """What the first rank of a pipeline stage sends in a step; raises LayoutError for a stage that there is not."""
         rank = stage * self.layout.stage_size
         return program_of(self.model, self.layout, conventions_of(self.framework.name), rank, self.training)
 
@@ -110,7 +110,7 @@ class Plan:
 
 def plan(
     model: str | Model,
-    topology: nx.DiGraph[Any] | Network | str | None = None,
+    topology: nx.DiGraph[Any] | str | None = None,
     *,
     gpu: str | None = None,
     nodes: int | None = None,
@@ -179,7 +179,7 @@ def _notes(layout: Layout, traffic: Traffic, times: StepTime, framework: Framewo
         yield "measured rows do not separate torch.compile: --no-compile changes what activations take, and no time"
 
 
-def _network(topology: nx.DiGraph[Any] | Network | str | None, request: TopologyRequest) -> Network:
+def _network(topology: nx.DiGraph[Any] | str | None, request: TopologyRequest) -> Network:
     if topology is None:
         return network_asked(request)
     if request.is_given:

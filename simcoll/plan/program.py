@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simcoll.plan.layout import ADAPTERS, PLAIN, Layout, Training
+from simcoll.plan.layout import ADAPTERS, PLAIN, Layout, LayoutError, Training
 from simcoll.plan.model import Model
 from simcoll.plan.parameters import Layer, Parameter, first_of, last_of, layers_of, padded
 
@@ -24,14 +24,16 @@ _BUCKETS = 1 << 20, 25 << 20
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
-    """How a training program sends what it sends, where programs differ.
+    """What training programs send differently.
 
-    ``parameters``, ``gradients`` and ``activations`` are the dtypes in which they are sent. FSDP's units are the layers
-    and what is left: in ``one_root`` the embedding with the head, else each by itself. ``keeps_gathered`` says that
-    pipeline stages gather parameters once a step. Tensor parallel ranks have their part of the sequence between layers
-    with ``sequence_parallel``, and compute the loss on their part of the vocabulary with ``splits_logits``. ``clips``
-    the norm of gradients, ``reports_loss`` of all data parallel ranks. ``of_torch`` is how torch does it; others reduce
-    all gradients at once.
+    ``parameters``, ``gradients`` and ``activations``: the dtypes in which they are sent.
+    ``one_root``: FSDP's unit outside the layers is the embedding with the head; else each is a unit.
+    ``keeps_gathered``: a pipeline stage gathers its parameters once a step; else for each run of passes of a kind.
+    ``sequence_parallel``: between layers a tensor parallel rank has its part of the sequence.
+    ``splits_logits``: a tensor parallel rank computes the loss on its part of the vocabulary.
+    ``clips``: the norm of the gradients is computed. ``reports_loss``: the loss is summed over data parallel ranks.
+    ``of_torch``: gradients of ZeRO 0 are reduced in DDP's buckets, and ZeRO 2 is FSDP that keeps parameters gathered;
+    else all gradients are reduced at once, as Megatron-LM does.
     """
 
     parameters: str = "bfloat16"
@@ -51,7 +53,7 @@ def conventions_of(framework: str) -> Conventions:
     if framework == "torchtitan":
         return Conventions()
     if framework == "llm-foundry":
-        return Conventions(gradients="bfloat16", one_root=True, of_torch=True)
+        return Conventions(gradients="bfloat16", one_root=True)
     return Conventions(gradients="bfloat16", of_torch=False)
 
 
@@ -80,7 +82,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a pipeline stage holds of a model: so many layers of each kind, the embedding and the head."""
+    """How many layers of each kind a pipeline stage holds, and how much of the embedding and of the head."""
 
     layers: tuple[tuple[Layer, float], ...]
     first: float
@@ -109,7 +111,12 @@ def mean_share(model: Model, layout: Layout) -> Share:
 def program_of(
     model: Model, layout: Layout, conventions: Conventions, rank: int = 0, training: Training = PLAIN
 ) -> list[Collective]:
-    """The collectives of a step of one rank. Equal calls are one entry; the order is not that of the calls."""
+    """The collectives of a step of one rank. Equal calls are one entry; the order is not that of the calls.
+
+    Raises LayoutError for a rank that the layout has not.
+    """
+    if not 0 <= rank < layout.gpus:
+        raise LayoutError(f"rank {rank}: expected 0 to {layout.gpus - 1:,}, the ranks of the layout")
     share = share_of(model, layout, rank // layout.stage_size)
     found = _Programmer(model, layout, conventions, training, share, rank).all()
     merged: dict[Collective, float] = {}
@@ -301,13 +308,12 @@ class _Programmer:
         """All gradients at once, and with a sharded optimizer all parameters."""
         layout, how, share = self._layout, self._how, self._share
         shards, spread = layout.shard_ranks(self._rank), layout.expert_shard_ranks(self._rank)
-        own = [(one, share.first) for one in first_of(self._model)] + [
-            (one, share.last) for one in last_of(self._model)
-        ]
-        own += [(one, count) for layer, count in share.layers for one in layer.tensors]
-        common = sum(count * math.prod(one.shape) for one, count in own) / layout.tp
-        experts = (
-            sum(count * math.prod(one.shape) for layer, count in share.layers for one in layer.experts) / layout.ep
+        own = [(first_of(self._model), share.first), (last_of(self._model), share.last)]
+        own += [(layer.tensors, count) for layer, count in share.layers]
+        routed = [(layer.experts, count) for layer, count in share.layers]
+        common, experts = (
+            sum(count * one.elements for tensors, count in held for one in tensors) / ranks
+            for held, ranks in ((own, layout.tp), (routed, layout.ep))
         )
         reduce = "all_reduce" if layout.zero == 0 else "reduce_scatter"
         for size, ranks, group in ((common, shards, "shard"), (experts, spread, "expert shard")):

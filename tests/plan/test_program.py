@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from simcoll.plan.layout import Layout
+from simcoll.plan.layout import Layout, LayoutError
 from simcoll.plan.model_files import model_named
 from simcoll.plan.program import Conventions, conventions_of, mean_program, program_of
 from simcoll.spec.collectives import COLLECTIVES
@@ -56,3 +56,9 @@ def test_without_sequence_parallel_ranks_add_up_whole_activations() -> None:
 
 def test_one_rank_sends_nothing() -> None:
     assert program_of(model_named("llama3-8b"), Layout(), Conventions()) == []
+
+
+@pytest.mark.parametrize("rank", [-1, 4])
+def test_a_rank_that_there_is_not_is_refused(rank: int) -> None:
+    with pytest.raises(LayoutError, match=f"rank {rank}: expected 0 to 3"):
+        program_of(model_named("llama3-8b"), Layout(dp_shard=4), Conventions(), rank)
