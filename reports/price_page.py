@@ -65,7 +65,10 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The content of a price page. ``first`` are the tables before the timeline, ``tables`` those after the figures."""
+    """The content of a price page. ``first`` are the tables before the timeline, ``tables`` those after the figures.
+
+    ``further`` are pictures of bars below ``bars``.
+    """
 
     kind: str
     title: str
@@ -74,12 +77,12 @@ class Sheet:
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
     bars: Bars | None = None
-    further: Sequence[Bars] = ()
     curve: CurvePicture | None = None
     spans: Spans | None = None
     first: Sequence[PageTable] = ()
     tables: Sequence[PageTable] = ()
     figures: Sequence[Figure] = ()
+    further: Sequence[Bars] = ()
 
 
 def sheet_page(sheet: Sheet) -> str:

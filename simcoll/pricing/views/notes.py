@@ -68,8 +68,8 @@ def _counted(job: RecordedJob, scenario: PricingScenario) -> str:
     )
     if isinstance(scenario.compute, Counted) and scenario.compute.reached is not None:
         return (
-            f"{counted}at the rates that measured training steps reach on the GPU for products and attention of each "
-            "dtype (simcoll plan; --mfu is another share), and what its operators read and write at that of its memory"
+            f"{counted}at the rates that simcoll plan has from measured steps, and what its operators read and "
+            "write at such a rate of its memory; --mfu gives a share of the GPU's peak instead"
         )
     share = scenario.compute.share if isinstance(scenario.compute, Counted) else 1.0
     return (
