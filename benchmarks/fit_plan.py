@@ -81,7 +81,7 @@ class Row:
         self.seconds = float(row["step_time_s"] or row["step_time_derived_s"])
         step = self.step
         self._work = work_of(step.model, step.layout)
-        self._traffic = traffic_of(step.model, step.layout, step.topology(), step.framework, step.training)
+        self._traffic = traffic_of(step.model, step.layout, step.network(), step.framework, step.training)
 
     def predicted(self, shares: Mapping[str, float]) -> float:
         """Seconds of a step with these shares."""

@@ -14,7 +14,7 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -86,6 +86,20 @@ class PricedPage(TypedDict):
     tables: Sequence[PageTable]
 
 
+def on_one_scale(figures: Sequence[Figure]) -> list[Figure]:
+    """The pictures with room to the right, so that all of a page are as wide, and drawn on one scale."""
+    sizes = [re.search(r'viewBox="0 0 ([0-9]+) ([0-9]+)"', figure.svg[:500]) for figure in figures]
+    widest = max((int(found[1]) for found in sizes if found), default=0)
+    return [
+        replace(figure, svg=figure.svg.replace(found[0], f'viewBox="0 0 {widest} {found[2]}"', 1)) if found else figure
+        for figure, found in zip(figures, sizes, strict=True)
+    ]
+
+
+def _encoded(svg: str) -> Markup:
+    return Markup(b64encode(svg.encode()).decode("ascii"))  # noqa: S704  # base64
+
+
 def page(template: str, figures: Sequence[Figure], **values: object) -> str:
     """One self-contained page from a template, with the values that all templates get."""
     style, script = _part("page.css"), _script()
@@ -97,7 +111,7 @@ def page(template: str, figures: Sequence[Figure], **values: object) -> str:
             style=Markup(style),  # noqa: S704  # files of this package, into which nothing is filled in
             script=Markup(script),  # noqa: S704
             version=__version__,
-            figures=[(figure, Markup(b64encode(figure.svg.encode()).decode("ascii"))) for figure in figures],  # noqa: S704
+            figures=[(figure, _encoded(figure.svg)) for figure in on_one_scale(figures)],
             licences=_part("vendor/drawing.LICENSES.txt"),
             **values,
         )

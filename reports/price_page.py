@@ -7,7 +7,7 @@ topology, on logarithmic axes; a timeline has what each rank's program does, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +65,10 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The content of a price page. ``first`` are the tables before the timeline, ``tables`` those after the figures."""
+    """The content of a price page. ``first`` are the tables before the timeline, ``tables`` those after the figures.
+
+    ``further`` are pictures of bars below ``bars``.
+    """
 
     kind: str
     title: str
@@ -79,6 +82,7 @@ class Sheet:
     first: Sequence[PageTable] = ()
     tables: Sequence[PageTable] = ()
     figures: Sequence[Figure] = ()
+    further: Sequence[Bars] = ()
 
 
 def sheet_page(sheet: Sheet) -> str:
@@ -124,6 +128,20 @@ def bandwidth_curve(
     sizes: Sequence[int], lines: Sequence[tuple[str, Sequence[float]]], title: str
 ) -> CurvePicture | None:
     """Bytes/s over bytes, for each name; None where there is no curve: fewer than two sizes, or no bandwidth."""
+    return curve_of(sizes, lines, title, show_size, _rate)
+
+
+def curve_of(
+    sizes: Sequence[int],
+    lines: Sequence[tuple[str, Sequence[float]]],
+    title: str,
+    across: Callable[[int], str],
+    up: Callable[[float], str],
+) -> CurvePicture | None:
+    """A line over ascending sizes for each name, on logarithmic axes with labels as the two functions write them.
+
+    None where there is no curve: fewer than two sizes, or a value that is not above 0.
+    """
     values = [value for _, rates in lines for value in rates if value > 0]
     if len(sizes) < 2 or len(values) < len(lines) * len(sizes):
         return None
@@ -132,18 +150,18 @@ def bandwidth_curve(
     every = math.ceil(len(sizes) / _TICKS)
     return CurvePicture(
         title,
-        f"{title}: " + "; ".join(_said(name, sizes, rates) for name, rates in lines),
+        f"{title}: " + "; ".join(_said(name, sizes, rates, across, up) for name, rates in lines),
         tuple(
             CurveLine(
                 number,
                 name,
                 tuple((_across(size, sizes), _up(rate, low, high)) for size, rate in zip(sizes, rates, strict=True)),
-                tuple(f"{name}: {show_size(size)}, {_rate(rate)}" for size, rate in zip(sizes, rates, strict=True)),
+                tuple(f"{name}: {across(size)}, {up(rate)}" for size, rate in zip(sizes, rates, strict=True)),
             )
             for number, (name, rates) in enumerate(lines)
         ),
-        tuple((_across(size, sizes), show_size(size)) for size in sizes[::every]),
-        tuple((_up(tick, low, high), _rate(tick)) for tick in (10.0**decade for decade in decades) if tick <= high),
+        tuple((_across(size, sizes), across(size)) for size in sizes[::every]),
+        tuple((_up(tick, low, high), up(tick)) for tick in (10.0**decade for decade in decades) if tick <= high),
     )
 
 
@@ -157,8 +175,10 @@ def _up(rate: float, low: float, high: float) -> float:
     return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
 
-def _said(name: str, sizes: Sequence[int], rates: Sequence[float]) -> str:
-    return f"{name} from {_rate(rates[0])} at {show_size(sizes[0])} to {_rate(rates[-1])} at {show_size(sizes[-1])}"
+def _said(
+    name: str, sizes: Sequence[int], rates: Sequence[float], across: Callable[[int], str], up: Callable[[float], str]
+) -> str:
+    return f"{name} from {up(rates[0])} at {across(sizes[0])} to {up(rates[-1])} at {across(sizes[-1])}"
 
 
 def _rate(rate: float) -> str:

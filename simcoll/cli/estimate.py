@@ -74,7 +74,8 @@ def _add_pricing_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--mfu",
         metavar="SHARE",
-        help="the share of the peak that is reached: of --flops, or of a script's (default: 0.4)",
+        help="the share of the peak that is reached: of --flops (default: 0.4), or of a script's "
+        "(default: what measured training steps reach)",
     )
     group.add_argument(
         "--slow-link",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from simcoll.plan.layout import Layout
+    from simcoll.plan.network import Network
     from simcoll.plan.planning import Plan
     from simcoll.plan.search import Found
-    from simcoll.topology.graph import Topology
 
 _WHOLE = (
     ("dp-shard", "ranks over which the state is sharded (default: all that are left)"),
@@ -40,6 +41,12 @@ _WHOLE = (
     ("seq-len", "tokens of a sequence (default: 4096)"),
 )
 _CSV_BYTES = 64 << 20
+_SIZES = 3
+"""A page has a half, a quarter and an eighth of the servers, and two, four and eight times as many."""
+
+_MOST_GPUS = 16_384
+"""A page has no larger clusters than this, or than the one that is asked for."""
+
 _MOST_PRICE = 1e9
 
 
@@ -54,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dtype", metavar="NAME", help="products: bf16, fp8, mxfp8 or nvfp4 (default: bf16)")
     group.add_argument("--recompute", metavar="HOW", help="activations: none, selective or full (default: none)")
     group.add_argument("--zero", metavar="STAGE", type=int, help="0 DDP, 1, 2 sharded optimizer, 3 FSDP (default)")
-    group.add_argument("--compile", action="store_true", default=None, help="with torch.compile (default)")
+    group.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=None, help="with torch.compile (default)"
+    )
     group.add_argument(
         "--framework", metavar="NAME", default="torchtitan", help="torchtitan (default), megatron, nemo, llm-foundry"
     )
@@ -63,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="what a GPU costs an hour, to price tokens")
     parser.add_argument("--csv", metavar="FILE", type=stated_path, help="price each row of a file of measured steps")
+    parser.add_argument("--html", metavar="FILE", type=stated_path, help="also write a page with pictures")
     add_output_arguments(parser)
 
 
@@ -77,6 +87,7 @@ class PlanRequest:
     layout: Mapping[str, Any] = field(default_factory=dict)
     search: bool = False
     gpu_hour: float | None = None
+    html: Path | None = None
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -84,7 +95,7 @@ def run_command(options: argparse.Namespace) -> int:
     names = [*(name.replace("-", "_") for name, _ in _WHOLE), "schedule", "dtype", "recompute", "zero", "compile"]
     layout = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     request = PlanRequest(options.model, topology_request(options), options.framework, options.csv, layout)
-    request = replace(request, search=options.search, gpu_hour=options.gpu_hour)
+    request = replace(request, search=options.search, gpu_hour=options.gpu_hour, html=options.html)
     return price_plan(request, Output(json=options.json, plain=options.plain))
 
 
@@ -92,6 +103,8 @@ def price_plan(request: PlanRequest, output: Output) -> int:
     """Price a plan, or the rows of a file, and show them; the exit code of the contract."""
     try:
         if request.rows is not None:
+            if request.html is not None:
+                raise UsageError("--html is a page of one plan or of a search; leave it out with --csv")
             return _price_rows(request.rows, output)
         if request.model is None:
             raise UsageError("no model is given; give --model NAME, such as llama3-70b, or a .toml file, or --csv FILE")
@@ -99,23 +112,31 @@ def price_plan(request: PlanRequest, output: Output) -> int:
             raise UsageError(f"--gpu-hour {request.gpu_hour:g}: expected a price above 0")
         if request.search:
             best = _search(request, request.model)
+            _write_page(request, request.model, best.plans)
             output.render(_ranking(best, request.gpu_hour), lambda: _priced(best.document(), best.plans, request))
         else:
             found = _plan(request, request.model)
-            output.render(_picture(found, request.gpu_hour), lambda: _priced(found.document(), [found], request))
+            _write_page(request, request.model, [found])
+            output.render(_picture(found, request.gpu_hour), lambda: _priced(_with_program(found), [found], request))
     except (SimcollError, ValueError) as error:
         return output.refuse(BAD_INPUT, str(error))
     return OK
 
 
-def _topology(request: PlanRequest) -> Topology:
-    return (request.topology if request.topology.is_given else TopologyRequest(gpu="h100")).build()
+def _network(request: PlanRequest) -> Network:
+    from simcoll.plan.network import network_asked
+
+    return network_asked(request.topology if request.topology.is_given else TopologyRequest(gpu="h100"))
 
 
 def _plan(request: PlanRequest, model: str) -> Plan:
-    from simcoll.plan.planning import plan
+    from simcoll.plan.model_files import model_named
+    from simcoll.plan.planning import layout_of, plan_of
+    from simcoll.plan.rates import Framework
 
-    return plan(model, _topology(request), framework=request.framework, **request.layout)
+    network = _network(request)
+    layout = layout_of(request.layout, network.gpus)
+    return plan_of(model_named(model), layout, network, Framework(request.framework))
 
 
 def _search(request: PlanRequest, model: str) -> Found:
@@ -124,20 +145,61 @@ def _search(request: PlanRequest, model: str) -> Found:
     from simcoll.plan.rates import Framework
     from simcoll.plan.search import search
 
-    described, topology = model_named(model), _topology(request)
+    described, topology = model_named(model), _network(request)
     with progress_bar("pricing layouts", "sorting") as tell:
         return search(described, topology, Framework(request.framework), request.layout, tell=tell)
+
+
+def _write_page(request: PlanRequest, model: str, plans: Sequence[Plan]) -> None:
+    """The page of the plans, where one is asked for; raises TopologyError where it cannot be written."""
+    if request.html is None:
+        return
+    from simcoll.plan.page import plan_sheet
+    from simcoll.reports.price_page import sheet_page
+    from simcoll.topology.file import write_text
+
+    sizes = [*plans[:1], *_sizes(request, model, plans[0].layout)]
+    write_text(request.html, sheet_page(plan_sheet(plans, sizes, request.gpu_hour)))
+
+
+def _sizes(request: PlanRequest, model: str, layout: Layout) -> Iterator[Plan]:
+    """The best plan on a half, once, twice and so on of the servers, for the same batch and with what is given held."""
+    from simcoll.plan.model_files import model_named
+    from simcoll.plan.network import network_asked
+    from simcoll.plan.rates import Framework
+    from simcoll.plan.search import search
+
+    asked, nodes = request.topology, request.topology.nodes or 1
+    if asked.topology is not None:
+        return
+    fixed = {name: value for name, value in request.layout.items() if name != "dp_shard"}
+    fixed["global_batch"] = layout.global_batch
+    for power in range(-_SIZES, _SIZES + 1):
+        other = nodes * 2**power
+        large = power > 0 and other * layout.gpus // nodes > _MOST_GPUS
+        if other < 1 or other != int(other) or large or (power == 0 and request.search):
+            continue
+        network = network_asked(replace(asked, gpu=asked.gpu or "h100", nodes=int(other)))
+        with contextlib.suppress(SimcollError):
+            yield from search(model_named(model), network, Framework(request.framework), fixed, keep=1).plans
+
+
+def _with_program(found: Plan) -> Mapping[str, object]:
+    """The document of a plan, with what a rank of each pipeline stage sends."""
+    stages = [[dict(one.document()) for one in found.program(stage)] for stage in range(found.layout.pp)]
+    return {
+        **found.document(),
+        "program": [{"stage": stage, "collectives": all_of} for stage, all_of in enumerate(stages)],
+    }
 
 
 def _priced(document: Mapping[str, object], plans: Sequence[Plan], request: PlanRequest) -> Mapping[str, object]:
     """The document, with the price of a million tokens of its plan (or best one) where an hour has a price."""
     if request.gpu_hour is None:
         return document
-    return {**document, "price_per_million_tokens": _price(plans[0], request.gpu_hour)}
+    from simcoll.plan.page import price_of
 
-
-def _price(found: Plan, gpu_hour: float) -> float:
-    return gpu_hour / 3600 / found.tokens_per_second_per_gpu * 1e6
+    return {**document, "price_per_million_tokens": price_of(plans[0], request.gpu_hour)}
 
 
 def _price_rows(path: Path, output: Output) -> int:
@@ -161,6 +223,7 @@ def _price_rows(path: Path, output: Output) -> int:
 
 def _ranking(found: Found, gpu_hour: float | None) -> RenderableType:
     from simcoll.core.text import plain
+    from simcoll.plan.page import layout_text, price_of, time_text
     from simcoll.reports.tables import Rows
 
     first = found.plans[0]
@@ -174,38 +237,31 @@ def _ranking(found: Found, gpu_hour: float | None) -> RenderableType:
         table.add_column(name, justify="left" if name in ("layout", "recompute") else "right")
     for one in found.plans:
         layout = one.layout
-        cells = [_time(one.step_seconds), f"{one.tokens_per_second_per_gpu:,.0f}", f"{100 * one.mfu:.1f} %"]
-        cells += [f"{one.memory_bytes / (1 << 30):,.0f}", _short(layout), layout.recompute]
-        table.add_row(*cells, *([f"{_price(one, gpu_hour):,.3g}"] if gpu_hour is not None else []))
+        cells = [time_text(one.step_seconds), f"{one.tokens_per_second_per_gpu:,.0f}", f"{100 * one.mfu:.1f} %"]
+        cells += [f"{one.memory_bytes / (1 << 30):,.0f}", layout_text(layout), layout.recompute]
+        table.add_row(*cells, *([f"{price_of(one, gpu_hour):,.3g}"] if gpu_hour is not None else []))
     return table
-
-
-def _short(layout: Layout) -> str:
-    """Such as ``dp16 tp4 pp4x2 mb1 ZeRO1``: pipeline stages by their virtual stages, sequences of a micro-batch."""
-    stages = f"{layout.pp}x{layout.virtual_stages}" if layout.virtual_stages > 1 else str(layout.pp)
-    sizes = {"tp": str(layout.tp), "pp": stages, "cp": str(layout.cp), "ep": str(layout.ep)}
-    parts = [f"dp{layout.data_parallel}", *(f"{name}{size}" for name, size in sizes.items() if size != "1")]
-    return " ".join([*parts, f"mb{layout.micro_batch}", f"ZeRO{layout.zero}"])
 
 
 def _picture(found: Plan, gpu_hour: float | None) -> RenderableType:
     from rich.console import Group
 
     from simcoll.core.text import plain
+    from simcoll.plan.page import price_of, time_text
     from simcoll.reports.tables import Rows
 
     layout, step = found.layout, found.step
     title = f"{found.model.name} on {counted(layout.gpus, 'GPU')} ({found.gpu}), {_layout_text(found)}"
     times = Rows(title=plain(title), title_justify="left", box=None)
     times.show_header = False
-    times.add_row("step", _time(found.step_seconds))
+    times.add_row("step", time_text(found.step_seconds))
     times.add_row("tokens/s/GPU", f"{found.tokens_per_second_per_gpu:,.0f}")
     times.add_row("MFU", f"{100 * found.mfu:.1f} %")
     if gpu_hour is not None:
-        times.add_row("price of 1M tokens", f"{_price(found, gpu_hour):,.3g}")
+        times.add_row("price of 1M tokens", f"{price_of(found, gpu_hour):,.3g}")
     for name, seconds in step.terms().items():
         if seconds >= 0.001 * found.step_seconds:
-            times.add_row(f"  {name}", f"{_time(seconds)}  {100 * seconds / found.step_seconds:4.1f} %")
+            times.add_row(f"  {name}", f"{time_text(seconds)}  {100 * seconds / found.step_seconds:4.1f} %")
     memory = Rows(box=None)
     memory.show_header = False
     gib = 1 << 30
@@ -223,7 +279,3 @@ def _layout_text(found: Plan) -> str:
     parts += [f"{name} {getattr(layout, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
     parts += [f"{layout.global_batch:,} x {layout.seq_len:,} tokens", layout.dtype]
     return ", ".join(parts)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"

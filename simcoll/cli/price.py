@@ -17,6 +17,7 @@ from simcoll.cli.progress import progress_bar
 from simcoll.cli.records import check_reachable, judged, no_records, warn_of_damage
 from simcoll.core.trace import Trace
 from simcoll.errors import BAD_INPUT, OK, PricingError
+from simcoll.plan.rates import reached
 from simcoll.pricing.collective_prices import Choice
 from simcoll.pricing.compute import Counted, per_step
 from simcoll.pricing.job import RecordedJob, recorded_job
@@ -116,7 +117,8 @@ class PricingRequest:
         peak, share = parse_peak(self.gpu_peak), parse_share(self.mfu or _DEFAULT_MFU)
         if self.flops is None:
             if self.compute is None or self.compute == "measured":
-                return Counted(share, peak)
+                fitted = reached if self.mfu is None and self.gpu_peak is None else None
+                return Counted(share, peak, fitted)
             self.refuse_rates()
             return parse_compute(self.compute)
         if self.compute is not None:

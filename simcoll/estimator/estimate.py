@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from simcoll.errors import SimcollError, TopologyError
 from simcoll.estimator import nccl_tables
 from simcoll.estimator.calibration import calibration
 from simcoll.estimator.cost_patterns import bare_costs, load_of
-from simcoll.estimator.curve import LARGEST, Curve, lowest
+from simcoll.estimator.curve import LARGEST, Curve, Lowest, lowest
 from simcoll.estimator.measured import curves
 from simcoll.estimator.measured import seconds as measured_seconds
 from simcoll.estimator.nccl_tuner import before_first_step, chosen_from, curves_of, network_step, plain_curve, runs
@@ -71,6 +72,16 @@ def estimate(
     if found.seconds > _LONGEST:
         raise TopologyError(f"{op} of {size:,} bytes takes {found.seconds:g} s; expected links with real figures")
     return found if engine == "closed" else _flow(engine, size, topology, plan)
+
+
+def seconds_on(op: str, size: int, shape: ClusterShape) -> float:
+    """The seconds of ``op`` of ``size`` bytes on a group of which the numbers of the closed form are known."""
+    return _chosen_on(op, shape).at(size).seconds(size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _chosen_on(op: str, shape: ClusterShape) -> Lowest:
+    return lowest(_candidates(spec_named(op), None, None, True, shape))
 
 
 class _PlanKey(NamedTuple):

@@ -66,34 +66,45 @@ class Layout:
         """Tokens of a micro-batch on one rank of a context parallel group."""
         return self.micro_batch * self.seq_len // self.cp
 
-    def tensor_ranks(self) -> tuple[int, ...]:
-        """The tensor parallel group of rank 0."""
-        return tuple(range(self.tp))
+    @property
+    def stage_size(self) -> int:
+        """Ranks of a pipeline stage, which are next to each other."""
+        return self.data_parallel * self.tp * self.cp
 
-    def context_ranks(self) -> tuple[int, ...]:
-        """The context parallel group of rank 0."""
-        return tuple(range(0, self.tp * self.cp, self.tp))
+    def tensor_ranks(self, rank: int = 0) -> range:
+        """The tensor parallel group of a rank."""
+        first = rank - rank % self.tp
+        return range(first, first + self.tp)
 
-    def shard_ranks(self) -> tuple[int, ...]:
-        """The ranks over which the state of rank 0 is sharded: data and context parallel ones."""
-        return tuple(range(0, self.tp * self.cp * self.dp_shard, self.tp))
+    def context_ranks(self, rank: int = 0) -> range:
+        """The context parallel group of a rank."""
+        return self._group(rank, self.tp, self.cp)
 
-    def replica_ranks(self) -> tuple[int, ...]:
-        """The ranks that hold the same shard as rank 0."""
-        inner = self.tp * self.cp * self.dp_shard
-        return tuple(range(0, inner * self.dp_replicate, inner))
+    def shard_ranks(self, rank: int = 0) -> range:
+        """The ranks over which the state of a rank is sharded: data and context parallel ones."""
+        return self._group(rank, self.tp, self.cp * self.dp_shard)
 
-    def expert_ranks(self) -> tuple[int, ...]:
-        """The expert parallel group of rank 0."""
-        return tuple(range(self.ep))
+    def replica_ranks(self, rank: int = 0) -> range:
+        """The ranks that hold the same shard as a rank."""
+        return self._group(rank, self.tp * self.cp * self.dp_shard, self.dp_replicate)
 
-    def expert_shard_ranks(self) -> tuple[int, ...]:
-        """The ranks over which the experts of rank 0 are sharded or replicated."""
-        return tuple(range(0, self.tp * self.cp * self.data_parallel, self.ep))
+    def expert_ranks(self, rank: int = 0) -> range:
+        """The expert parallel group of a rank."""
+        return self._group(rank, 1, self.ep)
 
-    def stage_ranks(self) -> tuple[int, int]:
-        """Rank 0 and the same rank of the next pipeline stage."""
-        return 0, self.tp * self.cp * self.data_parallel if self.pp > 1 else 0
+    def expert_shard_ranks(self, rank: int = 0) -> range:
+        """The ranks over which the experts of a rank are sharded or replicated."""
+        return self._group(rank, self.ep, self.stage_size // self.ep)
+
+    def pipeline_ranks(self, rank: int = 0) -> range:
+        """The ranks in the place of a rank in each pipeline stage."""
+        return self._group(rank, self.stage_size, self.pp)
+
+    @staticmethod
+    def _group(rank: int, stride: int, size: int) -> range:
+        """``size`` ranks ``stride`` apart, among them a rank."""
+        first = rank - rank // stride % size * stride
+        return range(first, first + stride * size, stride)
 
 
 @dataclass(frozen=True, slots=True)

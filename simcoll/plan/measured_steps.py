@@ -9,18 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import networkx as nx
 
 from simcoll.errors import SimcollError
 from simcoll.plan.layout import Layout, LayoutError, Training
 from simcoll.plan.model import Model
 from simcoll.plan.model_files import ModelError, known_models
+from simcoll.plan.network import Network, network_asked
 from simcoll.plan.planning import Plan, plan_of
 from simcoll.plan.rates import Framework
-from simcoll.topology.clusters import cluster
 from simcoll.topology.hardware import GPUS
+from simcoll.topology.request import TopologyRequest
 
 _NIC_GBPS = {"a100": 200.0, "b300": 800.0, "gb300": 800.0, "l40s": 200.0}
 """Gbit/s of a GPU's own NIC in the makers' servers of each family; 400 of all others."""
@@ -44,14 +42,14 @@ class MeasuredStep:
     layout: Layout
     training: Training
 
-    def topology(self) -> nx.DiGraph[Any]:
+    def network(self) -> Network:
         """The cluster; raises TopologyError."""
         nodes = max(1, -(-self.gpus // self.gpus_per_node))
-        return cluster(gpu=self.gpu, nodes=nodes, gpus_per_node=self.gpus_per_node, nic_gbps=self.nic_gbps)
+        return network_asked(TopologyRequest(None, self.gpu, nodes, self.gpus_per_node, None, self.nic_gbps))
 
     def plan(self) -> Plan:
         """The plan; raises what `simcoll.plan.planning.plan` raises."""
-        return plan_of(self.model, self.layout, self.topology(), self.framework, self.training)
+        return plan_of(self.model, self.layout, self.network(), self.framework, self.training)
 
 
 def measured_step(row: Mapping[str, str]) -> MeasuredStep:
@@ -78,7 +76,8 @@ def measured_step(row: Mapping[str, str]) -> MeasuredStep:
         dtype=_dtype(said.get("precision", "")),
         recompute=_recompute(said.get("activation_checkpointing", "")),
         zero=_zero(said.get("sharding", "")),
-        compile="compile" in said.get("compile_or_overlap", ""),
+        # Other frameworks have such kernels of their own.
+        compile=framework.name != "torchtitan" or "compile" in said.get("compile_or_overlap", ""),
     )
     overlaps = any(word in said.get("compile_or_overlap", "").lower() for word in ("tp overlap", "async tp"))
     name = said.get("model", "")

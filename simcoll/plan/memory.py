@@ -119,14 +119,16 @@ def _kept(model: Model, layout: Layout) -> float:
     """Bytes that all layers together keep of one micro-batch for their backward pass."""
     wide, tp, matrices = model.hidden, layout.tp, 3 if model.gated else 2
     heads = model.heads * (model.query_width + model.value_width) / tp
+    # A gate is kept with its activation, unless compiled code computes that again.
+    kept = matrices + (model.gated and not layout.compile)
     keys = 2 * model.kv_heads * (model.query_width + model.value_width) / 2 / tp
     elements = model.attention * (2 * wide / tp + heads + keys)
     if model.dense:
-        elements += model.dense * (2 * wide / tp + matrices * model.ffn / tp)
+        elements += model.dense * (2 * wide / tp + kept * model.ffn / tp)
     if model.experts is not None:
         one = model.experts
-        routed = one.top_k * (2 * (one.latent or wide) + matrices * one.hidden) / tp
-        elements += model.moe * (2 * wide / tp + routed + matrices * one.shared_hidden / tp)
+        routed = one.top_k * (2 * (one.latent or wide) + kept * one.hidden) / tp
+        elements += model.moe * (2 * wide / tp + routed + kept * one.shared_hidden / tp)
     if model.state_space is not None:
         elements += model.mamba * (2 * wide / tp + 8 * model.state_space.inner / tp)
     return 2.0 * layout.tokens * elements

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from simcoll.plan.parameters import blocks_of
+
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
@@ -27,11 +29,6 @@ class LatentAttention:
     value: int
     output_rank: int = 0
     output_groups: int = 1
-
-    def output(self, heads: int, wide: int) -> int:
-        """The weights that bring the heads' values back to the model's width."""
-        values = heads * self.value
-        return self.output_rank * (values + self.output_groups * wide) if self.output_rank else values * wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,30 +126,10 @@ class Model:
 
         ``experts`` are those of which a token uses some; ``shared`` what all tokens of a mixture pass through.
         """
-        wide, matrices = self.hidden, 3 if self.gated else 2
-        norm = wide * (2 if self.layer_norm else 1)
-        found = {
-            "embedding": self.vocabulary * wide,
-            "positions": self.positions * wide,
-            "attention": self.attention * self._attention(),
-            "dense": self.dense * self._feed_forward(self.ffn),
-            "router": 0,
-            "experts": 0,
-            "shared": 0,
-            "mamba": 0,
-            "norms": (self.attention + self.dense + self.moe + self.mamba + 1) * norm,
-            "head": 0 if self.tied else self.vocabulary * wide,
+        return {
+            part: blocks * sum(tensor.elements for tensor in tensors)
+            for part, (blocks, tensors) in blocks_of(self).items()
         }
-        if self.experts is not None:
-            one = self.experts
-            inner = one.latent or wide
-            each = matrices * inner * one.hidden + ((matrices - 1) * one.hidden + inner if one.bias else 0)
-            found["router"] = self.moe * (wide + one.bias + one.correction) * one.count
-            found["experts"] = self.moe * one.count * each
-            found["shared"] = self.moe * (matrices * wide * one.shared_hidden + 2 * wide * one.latent)
-        if self.state_space is not None:
-            found["mamba"] = self.mamba * self._state_space(self.state_space)
-        return found
 
     @property
     def total(self) -> int:
@@ -165,26 +142,3 @@ class Model:
         counts = self.counts()
         used = 0 if self.experts is None else counts["experts"] * self.experts.top_k // self.experts.count
         return self.total - counts["experts"] + used
-
-    def _attention(self) -> int:
-        wide, heads, latent = self.hidden, self.heads, self.latent_attention
-        extra = heads if self.sinks else 0
-        if latent is not None:
-            down = wide * (latent.query_rank + latent.kv_rank + latent.rope)
-            up = latent.query_rank * heads * self.query_width + latent.kv_rank * heads * (latent.nope + latent.value)
-            return down + up + latent.output(heads, wide) + latent.query_rank + (latent.kv_rank or latent.rope) + extra
-        inner, keys = heads * self.head_dim, 2 * self.kv_heads * self.head_dim
-        extra += 2 * self.head_dim if self.qk_norm else 0
-        extra += inner + keys if self.biases in ("qkv", "attention", "all") else 0
-        extra += wide if self.biases in ("attention", "all") else 0
-        return wide * (inner + keys) + inner * wide + extra
-
-    def _feed_forward(self, width: int) -> int:
-        matrices = 3 if self.gated else 2
-        biases = (matrices - 1) * width + self.hidden if self.biases == "all" else 0
-        return matrices * self.hidden * width + biases
-
-    def _state_space(self, block: StateSpace) -> int:
-        mixed = block.inner + 2 * block.groups * block.state
-        project = self.hidden * (block.inner + mixed + block.heads)
-        return project + mixed * (block.convolution + 1) + 3 * block.heads + block.inner + block.inner * self.hidden

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +13,30 @@ from simcoll.plan.layout import PLAIN, Layout, LayoutError, Training, check_layo
 from simcoll.plan.memory import Memory, memory_of
 from simcoll.plan.model import Model
 from simcoll.plan.model_files import model_named
+from simcoll.plan.network import Network, network_asked, network_of
+from simcoll.plan.program import Collective, conventions_of, program_of
 from simcoll.plan.rates import FRAMEWORKS, Framework, Rates
 from simcoll.plan.step import StepTime, step_time
-from simcoll.plan.traffic import traffic_of
+from simcoll.plan.traffic import Traffic, traffic_of
 from simcoll.plan.work import flops_per_token, work_of
-from simcoll.topology.graph import ranks
-from simcoll.topology.hardware import GPUS, nearest
-from simcoll.topology.request import TopologyRequest, topology_named
+from simcoll.topology.hardware import nearest
+from simcoll.topology.request import TopologyRequest
 
 SCHEMA = "simcoll.plan/1"
+
+_IDLE = (
+    "tensor parallel",
+    "context parallel",
+    "expert parallel",
+    "data parallel",
+    "pipeline messages",
+    "pipeline bubble",
+    "fixed",
+)
+"""Terms in which nothing is computed."""
+
+_NAMED = 0.01
+"""The share of a step from which a term is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,7 @@ class Plan:
     memory: Memory
     capacity: float
     peak: float
+    training: Training = PLAIN
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -63,8 +79,13 @@ class Plan:
         """Whether the memory of a GPU holds it."""
         return self.memory.total <= self.capacity
 
+    def program(self, stage: int = 0) -> Sequence[Collective]:
+        """What the first rank of a pipeline stage sends in a step; raises LayoutError for a stage that there is not."""
+        rank = stage * self.layout.stage_size
+        return program_of(self.model, self.layout, conventions_of(self.framework.name), rank, self.training)
+
     def document(self) -> Mapping[str, object]:
-        """The plan as JSON has it."""
+        """The plan as JSON has it, without its program."""
         return {
             "schema": SCHEMA,
             "model": self.model.name,
@@ -107,46 +128,63 @@ def plan(
     Raises ModelError, LayoutError, TopologyError, PricingError, one line each. Source: docs/plan.md.
     """
     described = model_named(model) if isinstance(model, str) else model
-    graph = _graph(topology, TopologyRequest(None, gpu, nodes, gpus_per_node, None, nic_gbps))
-    return plan_of(described, layout_of(layout, len(ranks(graph))), graph, Framework(framework))
+    network = _network(topology, TopologyRequest(None, gpu, nodes, gpus_per_node, None, nic_gbps))
+    return plan_of(described, layout_of(layout, network.gpus), network, Framework(framework))
 
 
 def plan_of(
     model: Model,
     layout: Layout,
-    topology: nx.DiGraph[Any],
+    topology: nx.DiGraph[Any] | Network,
     framework: Framework,
     training: Training = PLAIN,
 ) -> Plan:
     """The plan of a whole description; raises what `plan` raises."""
-    check_layout(layout, model, len(ranks(topology)))
+    network = network_of(topology)
+    check_layout(layout, model, network.gpus)
     if framework.name not in FRAMEWORKS:
         raise PricingError(f"--framework {framework.name!r:.40}: expected {nearest(framework.name, FRAMEWORKS)}")
-    family = family_of(topology)
-    rates = Rates(family, layout.dtype, framework)
-    traffic = traffic_of(model, layout, topology, framework, training)
+    rates = Rates(network.family, layout.dtype, framework)
+    traffic = traffic_of(model, layout, network, framework, training)
     times = step_time(model, layout, work_of(model, layout), traffic, rates, training)
     memory = memory_of(model, layout, training)
-    return Plan(model, layout, family, framework, times, memory, capacity_of(topology), rates.peak)
+    notes = (_limit(times), *_notes(layout, traffic, times, framework))
+    return Plan(model, layout, network.family, framework, times, memory, network.capacity, rates.peak, training, notes)
 
 
-def family_of(topology: nx.DiGraph[Any]) -> str:
-    """The GPU of a topology; an empty text where it does not say."""
-    return str(topology.graph.get("gpu", "")).lower()
+def _limit(times: StepTime) -> str:
+    """What takes most of a step, and what takes most of the time in which nothing is computed."""
+    whole, terms = times.seconds, times.terms()
+    most = max(terms, key=lambda name: terms[name])
+    text = f"the largest part of a step: {most}, {terms[most] / whole:.0%}; all compute: {times.compute / whole:.0%}"
+    idle = max(_IDLE, key=lambda name: terms[name])
+    if terms[idle] < _NAMED * whole:
+        return f"{text}; scaling is limited by nothing that takes {_NAMED:.0%}"
+    return f"{text}; scaling is limited most by: {idle}, {terms[idle] / whole:.0%}"
 
 
-def capacity_of(topology: nx.DiGraph[Any]) -> float:
-    """Bytes of memory of a GPU; 0 where it is not known."""
-    found = GPUS.get(family_of(topology))
-    return 0.0 if found is None else found.memory
+def _notes(layout: Layout, traffic: Traffic, times: StepTime, framework: Framework) -> Iterator[str]:
+    beside = traffic.gather_forward + traffic.gather_backward + traffic.scatter
+    if beside > times.kernels.total:
+        yield (
+            f"parameters and gradients take {beside:.3g} s on the links, the layers {times.kernels.total:.3g} s: more "
+            "tokens a GPU, or shards among fewer GPUs (--dp-replicate), would hide them"
+        )
+    if layout.pp > 1 and times.bubble > _NAMED * times.seconds:
+        yield (
+            f"{layout.micro_batches:,} micro-batches fill a pipeline of {layout.pp} stages: more of them "
+            "(--global-batch), or virtual stages, make its bubble smaller"
+        )
+    if framework.name == "torchtitan":
+        yield "measured rows do not separate torch.compile: --no-compile changes what activations take, and no time"
 
 
-def _graph(topology: nx.DiGraph[Any] | str | None, request: TopologyRequest) -> nx.DiGraph[Any]:
+def _network(topology: nx.DiGraph[Any] | str | None, request: TopologyRequest) -> Network:
     if topology is None:
-        return request.build()
+        return network_asked(request)
     if request.is_given:
         raise LayoutError("both a topology and the hardware of a cluster are given, expected one of them")
-    return topology_named(topology) if isinstance(topology, str) else topology
+    return network_asked(TopologyRequest(topology)) if isinstance(topology, str) else network_of(topology)
 
 
 def layout_of(given: Mapping[str, Any], gpus: int) -> Layout:

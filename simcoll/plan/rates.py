@@ -16,6 +16,7 @@ from importlib.resources import files
 from simcoll.errors import PricingError
 from simcoll.plan.work import Work
 from simcoll.pricing.roofline import PEAKS
+from simcoll.pricing.roofline import Rates as Reached
 from simcoll.topology.hardware import nearest
 
 _FP4 = {"b200": 9000e12, "gb200": 10000e12, "b300": 13500e12, "gb300": 15000e12}
@@ -72,6 +73,21 @@ class Seconds:
     def plus(self, other: Seconds) -> Seconds:
         """Both, class by class."""
         return Seconds(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+def reached(gpu: str) -> Reached:
+    """The rates that measured steps reach on a GPU, for operators that a dry run counts: FLOPs/s by dtype, bytes/s.
+
+    torch counts all scores of attention, of which causal kernels compute half. Raises PricingError as `Rates` does.
+    """
+    plain, eight = (Rates(gpu, dtype, Framework("torchtitan")) for dtype in ("bf16", "fp8"))
+    wide, narrow = plain.half / plain.peak, eight.matmul / PEAKS[gpu.lower()].flops[_TORCH["fp8"]]
+    peaks = PEAKS[gpu.lower()].flops
+    flops = {dtype: peak * (narrow if dtype.startswith("float8") else wide) for dtype, peak in peaks.items()}
+    for dtype in ("bfloat16", "float16"):
+        flops[f"{dtype} attention"] = plain.attention
+        flops[f"{dtype} causal attention"] = 2 * plain.attention
+    return Reached(flops, plain.memory, adds=True)
 
 
 class Rates:

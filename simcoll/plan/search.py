@@ -16,10 +16,10 @@ import networkx as nx
 from simcoll.plan.layout import RECOMPUTE, Layout, LayoutError, check_layout
 from simcoll.plan.memory import memory_of
 from simcoll.plan.model import Model
-from simcoll.plan.planning import Plan, capacity_of, family_of, layout_of, plan_of
+from simcoll.plan.network import Network, network_of
+from simcoll.plan.planning import Plan, layout_of, plan_of
 from simcoll.plan.rates import Framework, Rates
 from simcoll.plan.work import work_of
-from simcoll.topology.graph import ranks
 
 KEPT = 10
 """Plans that are kept where no number is given."""
@@ -48,7 +48,7 @@ class Found:
 
 def search(
     model: Model,
-    topology: nx.DiGraph[Any],
+    topology: nx.DiGraph[Any] | Network,
     framework: Framework,
     fixed: Mapping[str, Any],
     *,
@@ -59,14 +59,15 @@ def search(
 
     Raises LayoutError where no layout divides model, batch and cluster, or none fits.
     """
-    count = len(ranks(topology))
+    network = network_of(topology)
+    count = network.gpus
     # What is wrong with the fixed fields by themselves is said first.
     widest = layout_of(fixed, count)
     layouts = list(candidates(model, count, fixed))
     if not layouts:
         check_layout(widest, model, count)
         raise LayoutError(f"no layout of {count:,} GPUs divides {model.name} and the batch; give fewer options")
-    rates, capacity = Rates(family_of(topology), widest.dtype, framework), capacity_of(topology)
+    rates, capacity = Rates(network.family, widest.dtype, framework), network.capacity
     fitting = (one for one in layouts if memory_of(model, one).total <= capacity)
     sized = sorted(((_least_seconds(model, one, rates), one) for one in fitting), key=lambda pair: pair[0])
     if not sized:
@@ -80,7 +81,7 @@ def search(
         if len(best) == keep and least_seconds >= -best[0][0]:
             # The rest computes for longer still.
             break
-        found = plan_of(model, layout, topology, framework)
+        found = plan_of(model, layout, network, framework)
         entry = (-found.step_seconds, -place, found)
         if len(best) < keep:
             heapq.heappush(best, entry)

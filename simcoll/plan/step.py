@@ -20,9 +20,6 @@ from simcoll.plan.work import Work
 _LAST_STAGE = 0.3
 """The share of the head's time that other stages wait for: frameworks give the last stage fewer layers."""
 
-_HEAD_BEHIND = 0.5
-"""The share of the gathers outside the layers that nothing hides: the first and the last layer's."""
-
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
@@ -84,15 +81,13 @@ def step_time(
     again = _recomputed(layout, rates, forward)
     backward = backward.plus(again)
     head = rates.head(work)
-    passes = 2 + (layout.recompute == "full")
     split = 0.5 if training.overlaps_tensor else 1.0
-    # Two pairs of collectives a layer: around attention and around the feed-forward.
-    tensor = passes * 2 * model.layers / stages * traffic.tensor * rates.share("tensor.exposed") * split
-    context = 3 * model.attention / stages * traffic.context * rates.share("overlapped.exposed")
-    expert = 4 * model.moe / stages * traffic.expert * rates.share("expert.exposed")
+    tensor = traffic.tensor / count * rates.share("tensor.exposed") * split
+    context = traffic.context / count * rates.share("overlapped.exposed")
+    expert = traffic.expert / count * rates.share("expert.exposed")
     within = tensor + context + expert
     slot = forward.total + backward.total + within
-    data, overlapped = _data_parallel(model, layout, traffic, rates, (forward.total + within / 2, slot))
+    data = _data_parallel(layout, traffic, rates, (count * (forward.total + within / 2), count * slot))
     bubble = _bubble(layout, slot)
     if stages > 1:
         bubble += _LAST_STAGE * (1 - 1 / stages) * head * count
@@ -106,7 +101,7 @@ def step_time(
         tensor * count,
         context * count,
         expert * count,
-        data * count + overlapped,
+        data,
         2 * traffic.stage * (stages - 1),
         bubble,
         rates.optimizer(mine * trained),
@@ -125,21 +120,16 @@ def _recomputed(layout: Layout, rates: Rates, forward: Seconds) -> Seconds:
     return forward.times(0.0)
 
 
-def _data_parallel(
-    model: Model, layout: Layout, traffic: Traffic, rates: Rates, passes: tuple[float, float]
-) -> tuple[float, float]:
-    """Seconds that data parallel communication adds to each micro-batch, and to a step."""
-    if layout.zero < 3:
-        reduced = traffic.gradients + traffic.parameters + traffic.replicas
-        return 0.0, reduced * rates.share("overlapped.exposed")
+def _data_parallel(layout: Layout, traffic: Traffic, rates: Rates, passes: tuple[float, float]) -> float:
+    """Seconds that data parallel communication adds to a step, whose forward, and forward and backward passes take."""
+    behind = traffic.gradients + traffic.parameters + traffic.replicas
     forward, both = passes
-    layers = model.layers / layout.pp
-    gathers, scatters = layers * traffic.gather, layers * traffic.scatter
-    added = 0.0
-    for compute, beside in ((forward, gathers), (both - forward, gathers + scatters)):
+    added = traffic.outer + behind * rates.share("overlapped.exposed")
+    backward = traffic.gather_backward + traffic.scatter
+    for compute, beside in ((forward, traffic.gather_forward), (both - forward, backward)):
         slower = compute * (1 + rates.share("contention") * min(1.0, beside / compute))
-        added += max(slower, beside) - compute + _HEAD_BEHIND * traffic.outer
-    return added, traffic.replicas * rates.share("overlapped.exposed")
+        added += max(slower, beside) - compute
+    return added
 
 
 def _bubble(layout: Layout, slot: float) -> float:

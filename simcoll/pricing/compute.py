@@ -32,11 +32,13 @@ class Straggler:
 class Counted:
     """Compute as a dry run counted it, at the speed of the topology's GPU; as it was measured where none was counted.
 
-    The program reaches ``share`` of the ``peak`` (FLOPs/s; None: the GPU's own for each dtype).
+    The program reaches ``share`` of the ``peak`` (FLOPs/s; None: the GPU's own for each dtype), or what ``reached``
+    says of the GPU's family.
     """
 
     share: float = 0.4
     peak: float | None = None
+    reached: Callable[[str], Rates] | None = None
 
     def on(self, topology: nx.DiGraph[Any]) -> Callable[[Program, Steps | None], Floats]:
         """The compute of a program there; raises PricingError where the GPU is not known."""
@@ -53,7 +55,10 @@ class Counted:
 
     def rates(self, topology: nx.DiGraph[Any]) -> Rates:
         """Returns the rates that the program reaches there; raises PricingError where the GPU is not known."""
-        found = PEAKS.get(str(topology.graph.get("gpu", "")).lower())
+        family = str(topology.graph.get("gpu", "")).lower()
+        found = PEAKS.get(family)
+        if found is not None and self.reached is not None:
+            return self.reached(family)
         if self.peak is not None:
             flops: Mapping[str, float] = dict.fromkeys(PEAKS["h100"].flops, self.peak)
         elif found is not None:

@@ -14,7 +14,8 @@ Programming Guide, compute capabilities). Memory of B200 and B300 is what the DG
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,18 +135,26 @@ class WorkBetween:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The speed of a GPU: FLOPs/s by dtype that a program reaches, bytes/s of its memory."""
+    """The speed of a GPU: FLOPs/s by dtype that a program reaches, bytes/s of its memory.
+
+    Attention may have a rate of its own (``bfloat16 attention``). With ``adds`` an operator takes the time of its FLOPs
+    and that of its bytes, one after the other, as rates that were fitted so have it.
+    """
 
     flops: Mapping[str, float]
     memory: float
+    adds: bool = False
 
     def seconds(self, work: Work) -> float:
         """Returns the seconds that some work takes; a dtype that is not known runs as the slowest one."""
-        slowest = min(self.flops.values())
+        both: Callable[[float, float], float] = operator.add if self.adds else max
         return sum(
-            max(flops / self.flops.get(dtype, slowest) if flops else 0.0, size / self.memory)
-            for dtype, _, flops, size in work.rows
+            both(flops / self._rate(dtype) if flops else 0.0, size / self.memory) for dtype, _, flops, size in work.rows
         )
+
+    def _rate(self, dtype: str) -> float:
+        found = self.flops.get(dtype) or self.flops.get(dtype.partition(" ")[0])
+        return found or min(self.flops.values())
 
     def gaps(self, between: WorkBetween) -> npt.NDArray[np.float64]:
         """Seconds before each operation."""

@@ -36,7 +36,7 @@ class TopologyRequest:
     @property
     def is_given(self) -> bool:
         """True if anything was asked for."""
-        return self.topology is not None or bool(self._hardware())
+        return self.topology is not None or bool(self.hardware())
 
     def build(self) -> Topology:
         """The topology; raises TopologyError, one line, where none is asked for and for options that do not fit."""
@@ -46,7 +46,7 @@ class TopologyRequest:
             raise TopologyError("no topology is given; give --topology FILE|PRESET, or --gpu FAMILY --nodes N")
         from simcoll.topology.clusters import cluster
 
-        return cluster(**self._hardware())
+        return cluster(**self.hardware())
 
     def _named(self, name: str) -> Topology:
         if _is_file(name):
@@ -54,21 +54,21 @@ class TopologyRequest:
             from simcoll.topology.import_hints import Hints
 
             self._refuse_others(name, _FILE)
-            return read_topology(name, Hints(**self._hardware()))
+            return read_topology(name, Hints(**self.hardware()))
         from simcoll.topology.presets import preset
 
-        given = self._hardware()
+        given = self.hardware()
         topology = preset(name, **{field: given[field] for field in _PRESET if field in given})
         self._refuse_others(name, _PRESET)
         return topology
 
-    def _hardware(self) -> dict[str, Any]:
+    def hardware(self) -> dict[str, Any]:
         """The arguments of `simcoll.cluster` that are given."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "topology"}
         return {name: value for name, value in values.items() if value is not None}
 
     def _refuse_others(self, name: str, fitting: tuple[str, ...]) -> None:
-        others = [f"--{field.replace('_', '-')}" for field in self._hardware() if field not in fitting]
+        others = [f"--{field.replace('_', '-')}" for field in self.hardware() if field not in fitting]
         if others:
             raise TopologyError(f"{name} states its own hardware; leave {', '.join(others)} out")
 

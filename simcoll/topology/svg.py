@@ -30,14 +30,14 @@ _FILLS = {
     "pcie": ("#e6e6e6", "#444444"),
     "cpu": ("#cfe3f7", "#1f3f5f"),
     "nic": ("#fde3b8", "#5c4212"),
-    "switch": ("#f6c9c9", "#5f2424"),
+    "switch": ("#cdebef", "#1d4a52"),
 }
 _STROKES = {
     "nvlink": ("#3d7d21", "#7fce5c"),
     "pcie": ("#6e6e6e", "#b0b0b0"),
     "c2c": ("#7a5cc2", "#b49bf0"),
     "cpu": ("#3c78b4", "#7fb5ea"),
-    "network": ("#c0392b", "#ff8a7a"),
+    "network": ("#0f7c8a", "#5cc3d0"),
 }
 _DASHES = {"network": "7 3", "c2c": "2 2", "cpu": "1 3"}
 _INK, _PAPER, _FAINT, _MARK = (

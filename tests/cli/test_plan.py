@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from simcoll.cli import main
+from simcoll.plan.page import plan_sheet
+from simcoll.plan.planning import Plan
+from simcoll.reports.price_page import Sheet
 
 LAYOUT = ["--model", "llama3-8b", "--gpu", "h100", "--nodes", "2", "--seq-len", "8192", "--recompute", "full"]
 COLUMNS = "id,model,gpu,gpus,seq_len,dp,mbs,gbs_sequences,sharding,precision"
@@ -106,3 +111,38 @@ def test_a_file_that_has_no_rows_is_refused(
     path.write_bytes(content)
     assert main(["plan", "--csv", str(path)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_page_has_other_numbers_of_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plan.html"
+    assert main(["plan", *LAYOUT, "--html", str(page), "--gpu-hour", "2", "--plain"]) == 0
+    text = page.read_text(encoding="utf-8")
+    for word in ("Time by part", "Memory by part", "The shortest step by number of GPUs", "1M tokens"):
+        assert word in text
+    assert re.findall(r"step: ([0-9]+),", text) == ["8", "16", "32", "64", "128"]
+    assert main(["plan", *LAYOUT, "--html", str(tmp_path / "none" / "plan.html")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["plan", "--csv", str(page), "--html", str(page)]) == 2
+    assert "leave it out with --csv" in capsys.readouterr().err
+
+
+def test_numbers_of_gpus_are_compared_for_one_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn: list[Plan] = []
+
+    def sheet(plans: Sequence[Plan], sizes: Sequence[Plan], gpu_hour: float | None) -> Sheet:
+        drawn.extend(sizes)
+        return plan_sheet(plans, sizes, gpu_hour)
+
+    monkeypatch.setattr("simcoll.plan.page.plan_sheet", sheet)
+    assert main(["plan", *LAYOUT, "--tp", "2", "--html", str(tmp_path / "plan.html"), "--plain"]) == 0
+    assert {found.layout.global_batch for found in drawn} == {8}
+    assert {8, 16} < {found.layout.gpus for found in drawn}
+
+
+def test_the_document_has_the_program_of_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *LAYOUT, "--pp", "2", "--zero", "1", "--json"]) == 0
+    stages = json.loads(capsys.readouterr().out)["program"]
+    assert [one["stage"] for one in stages] == [0, 1]
+    calls = stages[1]["collectives"]
+    assert {"op", "group", "ranks", "bytes", "dtype", "count", "part"} == calls[0].keys()
+    assert {"first": 8, "stride": 1, "count": 8} in [one["ranks"] for one in calls]

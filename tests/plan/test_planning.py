@@ -133,3 +133,27 @@ def test_an_unknown_model_framework_or_gpu_is_refused_with_what_is_known() -> No
         planned(framework="torchtita")
     with pytest.raises(ValueError, match="unknown GPU family"):
         plan("llama3-8b", gpu="h99", nodes=1)
+
+
+def test_what_limits_scaling_is_named() -> None:
+    few = planned(tp=4, pp=4, zero=1, global_batch=32)
+    assert any("scaling is limited most by: pipeline bubble" in note for note in few.notes)
+    assert any("micro-batches fill a pipeline of 4 stages" in note for note in few.notes)
+    thin = planned("llama3-8b", nodes=64, seq_len=1024)
+    assert any("scaling is limited most by: data parallel" in note for note in thin.notes)
+    assert any("take" in note and "on the links" in note for note in thin.notes)
+
+
+def test_without_compile_activations_take_more_and_the_note_says_so() -> None:
+    plain, compiled = (planned("llama3-8b", recompute="none", compile=one) for one in (False, True))
+    assert plain.memory.activations > compiled.memory.activations
+    assert plain.step_seconds == compiled.step_seconds
+    assert any("--no-compile" in note for note in plain.notes)
+
+
+def test_each_stage_has_a_program() -> None:
+    found = planned(tp=2, pp=4, zero=1, global_batch=64)
+    first, last = found.program(0), found.program(3)
+    assert {one.op for one in first} >= {"send", "recv", "all_gather", "reduce_scatter"}
+    assert sum(one.bytes * one.count for one in first) != sum(one.bytes * one.count for one in last)
+    assert all(rank in one.ranks for one in last for rank in [3 * found.layout.stage_size])

@@ -32,6 +32,20 @@ def test_an_operator_takes_its_flops_or_its_bytes_whichever_is_longer():
     assert rates.seconds(NOTHING) == 0.0
 
 
+def test_rates_that_were_fitted_so_add_both_and_attention_has_its_own():
+    rates = Rates({"bfloat16": 100.0, "bfloat16 attention": 50.0}, 1.0, adds=True)
+    assert rates.seconds(Work((("bfloat16", 9, 1000, 2),))) == 12.0
+    assert rates.seconds(Work((("bfloat16 attention", 9, 1000, 2),))) == 22.0
+    assert Rates({"bfloat16": 100.0}, 1.0).seconds(Work((("bfloat16 attention", 9, 1000, 2),))) == 10.0
+
+
+def test_what_a_gpu_reaches_takes_the_place_of_a_share():
+    one = program(Work((("bfloat16", 20, 10**15, 8),)))
+    fitted = Counted(reached=lambda family: Rates({"bfloat16": 1e15 if family == "h100" else 1e14}, 1e12))
+    assert fitted.on(cluster(gpu="h100"))(one, None) == pytest.approx([1.0])
+    assert fitted.on(cluster(gpu="a100"))(one, None) == pytest.approx([10.0])
+
+
 def test_a_dtype_that_is_not_known_runs_as_the_slowest():
     assert Rates({"bfloat16": 100.0, "float32": 10.0}, 1.0).seconds(Work((("int4", 9, 1000, 2),))) == 100.0
 

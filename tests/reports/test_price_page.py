@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -14,8 +15,10 @@ from simcoll.estimator.estimate import estimate
 from simcoll.pricing.price import price
 from simcoll.pricing.views.estimate_page import estimate_sheet
 from simcoll.pricing.views.page import pricing_sheet, spans_of
+from simcoll.reports.page_shell import Figure, on_one_scale
 from simcoll.reports.price_page import COMPUTE, EXPOSED, WAITING, bandwidth_curve, laned, sheet_page
 from simcoll.topology.clusters import cluster
+from simcoll.topology.svg import draw
 from tests.reports.pages import HOSTILE
 from tests.reports.tags import Tags
 from tests.support.jobs import write_job
@@ -98,6 +101,15 @@ def test_a_large_job_shows_some_ranks_and_says_which(tmp_path: Path) -> None:
 
 def test_lanes_hold_what_runs_beside_each_other() -> None:
     assert list(laned([0, 0, 5, 6, 7, 20], [10, 5, 9, 8, 9, 30])) == [1, 2, 2, 3, 3, 1]
+
+
+def test_pictures_of_a_page_are_drawn_on_one_scale() -> None:
+    drawn = [draw(cluster(gpu="h100", nodes=nodes)) for nodes in (1, 2)]
+    figures = on_one_scale([Figure(str(place), svg, "") for place, svg in enumerate(drawn)])
+    widths = [re.findall(r'viewBox="0 0 ([0-9]+) ', figure.svg) for figure in figures]
+    assert re.findall(r'viewBox="0 0 ([0-9]+) ', drawn[0]) != re.findall(r'viewBox="0 0 ([0-9]+) ', drawn[1])
+    assert widths[0] == widths[1]
+    assert len(widths[0]) == 1
 
 
 def test_a_curve_needs_two_sizes() -> None:

@@ -91,7 +91,7 @@ class WorkCounter(TorchDispatchMode):
         made = list(tensors_in(result if isinstance(result, (tuple, list)) else (result,)))
         size = sum(tensor.numel() * tensor.element_size() for tensor in (*given, *made))
         if size:
-            self._order.compute(_dtype(given) if flops else "", flops, size)
+            self._order.compute(_dtype(given) + _kind(func, args, kwargs) if flops else "", flops, size)
 
     def _used(self, given: Iterable[torch.Tensor]) -> frozenset[Key]:
         """The calls whose results these tensors hold: an operator that uses them runs after a wait for the calls."""
@@ -153,6 +153,15 @@ def _dtype(given: Iterable[torch.Tensor]) -> str:
     name = next((str(tensor.dtype).removeprefix("torch.") for tensor in given), "float32")
     fast = torch.backends.cuda.matmul.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
     return "tf32" if name == "float32" and fast else name
+
+
+def _kind(func: Any, args: Any, kwargs: Mapping[str, Any]) -> str:
+    """What follows the dtype of attention, which has a speed of its own; causal kernels leave out half of it."""
+    if "attention" not in func._schema.name:
+        return ""
+    names = [one.name for one in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    return " causal attention" if given.get("is_causal") is True else " attention"
 
 
 def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:

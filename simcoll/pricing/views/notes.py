@@ -63,11 +63,18 @@ def _of_compute(traces: Sequence[Trace], job: RecordedJob, scenario: PricingScen
 def _counted(job: RecordedJob, scenario: PricingScenario) -> str:
     column = next(column for column, program in enumerate(job.programs) if program.work is not None)
     flops, steps = flops_of_step(job, column), job.steps[column]
+    counted = (
+        f"compute is counted: {flops:.4g} FLOPs of rank {job.ranks[column]} {'in all' if steps is None else 'a step'}, "
+    )
+    if isinstance(scenario.compute, Counted) and scenario.compute.reached is not None:
+        return (
+            f"{counted}at the rates that simcoll plan has from measured steps, and what its operators read and "
+            "write at such a rate of its memory; --mfu gives a share of the GPU's peak instead"
+        )
     share = scenario.compute.share if isinstance(scenario.compute, Counted) else 1.0
     return (
-        f"compute is counted: {flops:.4g} FLOPs of rank {job.ranks[column]} {'in all' if steps is None else 'a step'}, "
-        f"at {share:.0%} of the GPU's peak for their dtype (--mfu, --gpu-peak), or what its operators read and write, "
-        "at the bandwidth of its memory, whichever takes longer"
+        f"{counted}at {share:.0%} of the GPU's peak for their dtype (--mfu, --gpu-peak), or what its operators read "
+        "and write, at the bandwidth of its memory, whichever takes longer"
     )
 
 

@@ -58,6 +58,16 @@ def test_products_count_by_their_formula_and_the_rest_by_bytes(
     assert counted(written) == {"bfloat16": (2 * 8 * 16 * 4, product_bytes), "": (0, 2 * 3 * 8 * 4)}
 
 
+@pytest.mark.parametrize(("causal", "kind"), [(True, "causal attention"), (False, "attention")])
+def test_attention_is_told_from_products(written: list[Item], patches: Patches, causal: bool, kind: str) -> None:
+    heads = torch.ones(1, 2, 8, 16, dtype=torch.bfloat16, requires_grad=True)
+    with WorkCounter(patches, DeviceOrder(written.extend)):
+        torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=causal).sum().backward()
+    forward = 2 * 2 * 2 * 8 * 8 * 16
+    found = counted(written)
+    assert {dtype: flops for dtype, (flops, _) in found.items() if flops} == {f"bfloat16 {kind}": 3.5 * forward}
+
+
 def test_a_backward_pass_counts_too(written: list[Item], patches: Patches) -> None:
     weight = torch.ones(16, 4, requires_grad=True)
     with WorkCounter(patches, DeviceOrder(written.extend)):

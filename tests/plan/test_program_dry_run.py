@@ -1,0 +1,208 @@
+"""The program of a plan equals what a dry run of a training script sends in a step: op, group, bytes, dtype, count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from simcoll.core.trace import Trace
+from simcoll.plan.layout import Layout
+from simcoll.plan.model_files import model_named
+from simcoll.plan.program import Conventions, program_of
+from simcoll.pricing.job import recorded_job
+from simcoll.spec.call import bytes_of
+from tests.support.preflights import DryRuns
+
+pytestmark = [pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SMALL = """
+[[model]]
+name = "small"
+layers = 2
+hidden = 64
+vocabulary = 256
+heads = 4
+kv_heads = 2
+head_dim = 16
+ffn = 128
+"""
+
+THREE_D = """
+[[model]]
+name = "three-d"
+layers = 4
+hidden = 32
+vocabulary = 64
+heads = 8
+kv_heads = 4
+head_dim = 4
+ffn = 96
+"""
+
+VARIED = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+sys.path.insert(0, {examples!r})
+from llama_fsdp2 import SIZES, Llama
+
+kind, replicas, micro_batches, layers, dim, hidden, vocabulary = sys.argv[1], *map(int, sys.argv[2:])
+dist.init_process_group("gloo")
+model = Llama(layers, dim, 4, 2, hidden, vocabulary)
+if kind == "ddp":
+    model = DistributedDataParallel(model)
+else:
+    shards = dist.get_world_size() // replicas
+    mesh = init_device_mesh("cpu", (replicas, shards), mesh_dim_names=("replicate", "shard"))
+    mesh = mesh if replicas > 1 else mesh["shard"]
+    stays = kind == "zero2"
+    fully_shard(model.embeddings, mesh=mesh, reshard_after_forward=not stays)
+    for number, layer in enumerate(model.layers):
+        if kind == "recompute":
+            layer = model.layers[number] = checkpoint_wrapper(layer)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=not stays)
+    fully_shard([model.norm, model.output], mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    for _ in range(micro_batches):
+        loss = model(torch.randint(vocabulary, (1, 32))).sum()
+        loss.backward()
+    dist.all_reduce(loss.detach())
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+Sent = Counter[tuple[str, tuple[int, ...], int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A script, its arguments, and its description as a plan; ``place`` is the script's own number of a rank.
+
+    So many ``steps`` are recorded: they must be most of all calls to be seen as steps.
+    """
+
+    script: str
+    ranks: int
+    model: str
+    layout: Layout
+    conventions: Conventions
+    arguments: tuple[str, ...] = ()
+    place: Callable[[int], int] = field(default=lambda rank: rank)
+    steps: int = 8
+
+
+def fsdp2(ranks: int) -> Case:
+    layout = Layout(dp_shard=ranks, global_batch=ranks, seq_len=32)
+    return Case("llama_fsdp2.py", ranks, SMALL, layout, Conventions(one_root=True), ("--train-steps", "5"), steps=4)
+
+
+def three_d(ranks: int, pp: int, tp: int) -> Case:
+    """The script numbers tensor parallel ranks first, then stages, then replicas."""
+    dp = ranks // (pp * tp)
+    layout = Layout(dp_shard=dp, tp=tp, pp=pp, micro_batch=4, global_batch=8 * dp, seq_len=16)
+
+    def place(rank: int) -> int:
+        return rank // tp % dp * pp * tp + rank // (tp * dp) * tp + rank % tp
+
+    wide = Conventions(*("float32",) * 3, one_root=True, keeps_gathered=False, splits_logits=False, reports_loss=True)
+    arguments = ("--pp", str(pp), "--tp", str(tp), "--steps", "9")
+    return Case("training/llama_3d.py", ranks, THREE_D, layout, wide, arguments, place, steps=4 if tp > 1 else 8)
+
+
+def varied(
+    kind: str, ranks: int, *, replicas: int = 1, micro: int = 1, shape: tuple[int, int, int, int] = (2, 64, 128, 256)
+) -> Case:
+    layers, dim, hidden, vocabulary = shape
+    model = SMALL.replace("layers = 2", f"layers = {layers}").replace("hidden = 64", f"hidden = {dim}")
+    model = model.replace("ffn = 128", f"ffn = {hidden}").replace("= 256", f"= {vocabulary}")
+    model = model.replace("head_dim = 16", f"head_dim = {dim // 4}")
+    zero = {"ddp": 0, "zero2": 2}.get(kind, 3)
+    shards = ranks // replicas
+    layout = Layout(dp_shard=shards, dp_replicate=replicas, global_batch=ranks * micro, seq_len=32, zero=zero)
+    layout = replace(layout, recompute="full" if kind == "recompute" else "none")
+    arguments = (kind, *map(str, (replicas, micro, *shape)))
+    return Case("", ranks, model, layout, Conventions(*("float32",) * 3, clips=False, reports_loss=True), arguments)
+
+
+CASES = [
+    *(fsdp2(ranks) for ranks in (2, 4, 8)),
+    three_d(2, 2, 1),
+    three_d(4, 2, 2),
+    three_d(8, 2, 2),
+    three_d(4, 2, 1),
+    varied("ddp", 4),
+    varied("ddp", 2, shape=(5, 512, 1536, 2000)),
+    varied("fsdp", 8),
+    varied("fsdp", 6),
+    varied("fsdp", 4, micro=2),
+    varied("fsdp", 8, replicas=2),
+    varied("zero2", 4),
+    varied("recompute", 4),
+]
+
+
+def arguments(case: Case, folder: Path) -> tuple[object, ...]:
+    script = ROOT / "examples" / case.script
+    if not case.script:
+        script = folder / "varied.py"
+        script.write_text(VARIED.format(examples=str(ROOT / "examples")), encoding="utf-8")
+    return ("--world-size", case.ranks, "--steps", case.steps, "--jobs", 1, script, *case.arguments)
+
+
+def recorded(traces: tuple[Trace, ...]) -> dict[int, Sent]:
+    """What each rank sends in its second step."""
+    job = recorded_job(traces)
+    found = {}
+    for trace, steps in zip(traces, job.steps, strict=True):
+        assert steps is not None
+        sent: Sent = Counter()
+        for row in trace.slots[steps.first + steps.period : steps.first + 2 * steps.period]:
+            call, members = trace.signatures[row["signature"]], trace.groups[row["group"]].ranks
+            if call.peer is not None:
+                members = (trace.rank, members[call.peer])
+            if len(members) == 1:
+                continue
+            sides = [side for side in (call.inputs, call.outputs) if side]
+            size = max(bytes_of(side) or 0 for side in sides)
+            sent[call.op, tuple(sorted(members)), size, sides[0][0].dtype] += 1
+        found[trace.rank] = sent
+    return found
+
+
+@pytest.fixture(scope="module")
+def dry_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DryRuns, Path]]:
+    folder = tmp_path_factory.mktemp("scripts")
+    with DryRuns(tmp_path_factory.mktemp("dry")) as runs:
+        yield runs, folder
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.ranks} {case.script} {' '.join(case.arguments)}")
+def test_a_plan_sends_what_the_script_sends(case: Case, dry_runs: tuple[DryRuns, Path], tmp_path: Path) -> None:
+    runs, folder = dry_runs
+    real = recorded(runs.traces(*arguments(case, folder)))
+    described = tmp_path / "model.toml"
+    described.write_text(case.model, encoding="utf-8")
+    model = model_named(str(described))
+    assert set(real) == set(range(case.ranks))
+    for rank in range(case.ranks):
+        planned: Sent = Counter()
+        for one in program_of(model, case.layout, case.conventions, rank):
+            members = tuple(case.place(member) for member in one.ranks)
+            planned[one.op, tuple(sorted(members)), one.bytes, one.dtype] += int(one.count)
+        mine = real[case.place(rank)]
+        assert planned == mine, (sorted((planned - mine).items()), sorted((mine - planned).items()))
