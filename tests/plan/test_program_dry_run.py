@@ -139,17 +139,15 @@ def varied(
     return Case("", ranks, model, layout, Conventions(*("float32",) * 3, clips=False, reports_loss=True), arguments)
 
 
-CASES = [
+ALWAYS = [three_d(4, 2, 2), varied("ddp", 4), varied("fsdp", 4, micro=2), varied("fsdp", 4, replicas=2)]
+AT_NIGHT = [
     *(fsdp2(ranks) for ranks in (2, 4, 8)),
     three_d(2, 2, 1),
-    three_d(4, 2, 2),
     three_d(8, 2, 2),
     three_d(4, 2, 1),
-    varied("ddp", 4),
     varied("ddp", 2, shape=(5, 512, 1536, 2000)),
     varied("fsdp", 8),
     varied("fsdp", 6),
-    varied("fsdp", 4, micro=2),
     varied("fsdp", 8, replicas=2),
     varied("zero2", 4),
     varied("recompute", 4),
@@ -191,7 +189,17 @@ def dry_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DryRuns
         yield runs, folder
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.ranks} {case.script} {' '.join(case.arguments)}")
+def name(case: Case) -> str:
+    return f"{case.ranks} {case.script} {' '.join(case.arguments)}"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(pytest.param(case, id=name(case)) for case in ALWAYS),
+        *(pytest.param(case, id=name(case), marks=pytest.mark.nightly) for case in AT_NIGHT),
+    ],
+)
 def test_a_plan_sends_what_the_script_sends(case: Case, dry_runs: tuple[DryRuns, Path], tmp_path: Path) -> None:
     runs, folder = dry_runs
     real = recorded(runs.traces(*arguments(case, folder)))
