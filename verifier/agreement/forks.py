@@ -23,6 +23,9 @@ _CLIPPED: Final = 1000
 
 Function: TypeAlias = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _Loop = (ast.For, ast.AsyncFor, ast.While)
+_Comprehension = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+_FRAMES = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+"""Names of the frames that comprehensions have, before Python 3.12 all of them."""
 _Scope = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -130,7 +133,9 @@ class Fork:
 
     ``inside`` and ``outside`` say what ranks did that went this way and that did not; ``loop`` that it is a loop, which
     ranks may leave after another number of rounds; ``leaves`` that this way only leaves the function or the loop;
-    ``alone`` that it comes back to the other ways, and that these call nothing before.
+    ``alone`` that it comes back to the other ways, and that these call nothing before; ``alike`` that it is a loop over
+    numbers or parts of a model, which most programs run equally often on all ranks; ``varies`` that it is a branch in
+    such a loop that depends on the round.
     """
 
     line: int
@@ -141,35 +146,61 @@ class Fork:
     loop: bool = False
     leaves: bool = False
     alone: bool = False
+    alike: bool = False
+    varies: bool = False
 
 
+_NOT_BEHIND = (ast.Return, ast.Raise, ast.Continue)
+_ENDS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
+"""Calls that end the process, as programs write them."""
+_PARTS_OF_MODELS = frozenset(
+    f"{prefix}{parts}" for prefix in ("", "named_") for parts in ("parameters", "buffers", "modules", "children")
+)
+"""Methods of a module, which ranks mostly hold alike."""
 _TOOK, _NOT = "took it", "did not take it"
+_CAUGHT = "caught an exception there", "did not"
+_ROUNDS = "in the loop", "past it"
 
 
-def fork_of(step: Step) -> Fork | None:
-    """The fork that leads into a step's block; None where every way leads into it."""
+def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
+    """The fork that leads into a step's block, below the steps ``around`` it; None where every way leads into it."""
     parent, lines = step.parent, step.lines()
     if isinstance(parent, ast.If):
         did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
-        return Fork(parent.lineno, *lines, *did, alone=not any(map(_calls, other)) and not ends_outside(step.block))
+        alone = not any(map(_calls, other)) and not ends_outside(step.block)
+        return Fork(parent.lineno, *lines, *did, alone=alone, varies=_varies(parent.test, around))
     if isinstance(parent, _Loop):
-        return Fork(parent.lineno, *lines, "in the loop", "past it", loop=True)
+        return Fork(parent.lineno, *lines, *_ROUNDS, loop=True, alike=_is_alike(parent))
     if step.field.startswith("handler"):
         handler = parent.handlers[int(step.field.split()[1])]  # type: ignore[attr-defined]
-        return Fork(handler.lineno, *lines, "caught an exception there", "did not")
+        return Fork(handler.lineno, *lines, *_CAUGHT)
     if step.field.startswith("case"):
         pattern: ast.pattern = parent.cases[int(step.field.split()[1])].pattern  # type: ignore[attr-defined]
         return Fork(pattern.lineno, *lines, _TOOK, _NOT)
     return None
 
 
-def inner_forks(statement: ast.stmt) -> list[Fork]:
-    """The conditional expression, or the ``and`` or ``or``, by which a simple statement makes a call or not."""
+def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:
+    """The expression by which a simple statement calls a function or not, where it holds one such.
+
+    It is conditional, an ``and``, an ``or``, or a comprehension that calls ``called`` in each round.
+    """
     if any(True for _ in _blocks(statement)):
         return []
-    lines = [node.lineno for node in _within(statement) if _may_call(node)]
     first, last = statement.lineno, statement.end_lineno or statement.lineno
-    return [Fork(line, first, last, _TOOK, _NOT, alone=True) for line in lines] if len(lines) == 1 else []
+    found = []
+    for node in _within(statement):
+        if _may_call(node):
+            found.append(Fork(node.lineno, first, last, _TOOK, _NOT, alone=True))
+        elif isinstance(node, _Comprehension) and (called in _FRAMES or called in _names_called(node)):
+            found.append(Fork(node.lineno, first, last, *_ROUNDS, loop=True))
+    return found if len(found) == 1 else []
+
+
+def _names_called(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> set[str]:
+    """The names of the functions that a comprehension calls in each round."""
+    made = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+    return {_name(call.func) for part in made for call in _calls(part)}
 
 
 def _may_call(node: ast.AST) -> TypeGuard[ast.IfExp | ast.BoolOp]:
@@ -189,6 +220,46 @@ def chosen_between(statement: ast.stmt, one: str, other: str) -> Fork | None:
             if one in ways[1] - ways[0] and other in ways[0] - ways[1]:
                 return Fork(node.lineno, 0, 0, _NOT, _TOOK)
     return None
+
+
+def chosen_values(function: Function, one: str, other: str) -> Fork | None:
+    """The one condition of a function on which it takes the first value or the second: names or constants."""
+    found = []
+    for node in _within(function):
+        ways = _values(node)
+        if ways in ((one, other), (other, one)):
+            did = (_TOOK, _NOT) if ways == (one, other) else (_NOT, _TOOK)
+            found.append(Fork(node.lineno, 0, 0, *did))  # type: ignore[attr-defined]
+    return found[0] if len(found) == 1 else None
+
+
+def _values(node: ast.AST) -> tuple[str, str] | None:
+    """The values of a conditional expression, or that an ``if`` and its ``else`` give to one name."""
+    if isinstance(node, ast.IfExp):
+        return _leaf(node.body), _leaf(node.orelse)
+    if isinstance(node, ast.If) and len(node.body) == len(node.orelse) == 1:
+        body, orelse = node.body[0], node.orelse[0]
+        if isinstance(body, ast.Assign) and isinstance(orelse, ast.Assign):
+            same = [ast.unparse(target) for target in body.targets] == [
+                ast.unparse(target) for target in orelse.targets
+            ]
+            return (_leaf(body.value), _leaf(orelse.value)) if same else None
+    return None
+
+
+def _leaf(value: ast.expr) -> str:
+    """A value as calls are recorded with it: ``max`` of ``dist.ReduceOp.MAX``, ``0`` of ``0``."""
+    return (str(value.value) if isinstance(value, ast.Constant) else _name(value)).lower()
+
+
+def caught_forks(step: Step) -> list[Fork]:
+    """The handler by which ranks leave the body of a ``try`` and come to the statements behind it, if there is one."""
+    handlers = getattr(step.parent, "handlers", ()) if step.field == "body" else ()
+    if len(handlers) != 1 or ends_outside(handlers[0].body):
+        return []
+    body: list[ast.stmt] = handlers[0].body
+    last = body[-1].end_lineno or body[-1].lineno
+    return [Fork(handlers[0].lineno, body[0].lineno, last, *_CAUGHT, leaves=True)]
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:
@@ -228,30 +299,55 @@ def _exits(statement: ast.stmt, *, in_loop: bool) -> list[Fork]:
 
 
 def _leaves(statement: ast.stmt, *, in_loop: bool) -> bool:
-    if isinstance(statement, ast.Return | ast.Raise):
+    if isinstance(statement, ast.Return | ast.Raise) or _ends_process(statement):
         return True
     return isinstance(statement, ast.Break | ast.Continue) and not in_loop
 
 
+def _ends_process(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) in _ENDS
+
+
 def ends_outside(block: Sequence[ast.stmt]) -> bool:
-    """Whether a block never comes to what stands behind it."""
-    return isinstance(block[-1], ast.Return | ast.Raise | ast.Break | ast.Continue)
+    """True for a block that never comes to the statements behind it."""
+    return isinstance(block[-1], ast.Return | ast.Raise | ast.Break | ast.Continue) or _ends_process(block[-1])
 
 
-def leaving_forks(loop: ast.stmt) -> list[Fork]:
-    """The conditions under which the program leaves a loop from inside, by ``break`` or ``return``."""
+def leaving_forks(loop: ast.AST, *, to_behind: bool = False) -> list[Fork]:
+    """The conditions under which the program leaves a loop from inside; ``to_behind``: to the statements behind it."""
     found = []
     for statement in getattr(loop, "body", ()):
-        found += [fork for fork in _exits(statement, in_loop=False) if not _continues(statement, fork)]
+        nodes = [statement, *_within(statement)]
+        for fork in _exits(statement, in_loop=False):
+            way = [node for node in nodes if isinstance(node, ast.stmt) and fork.first <= node.lineno <= fork.last]
+            ends = [node for node in way if _leaves(node, in_loop=False)]
+            stays = _NOT_BEHIND if to_behind else (ast.Continue,)
+            if not any(isinstance(node, stays) or (to_behind and _ends_process(node)) for node in ends):
+                found.append(fork)
     return found
 
 
-def _continues(statement: ast.stmt, fork: Fork) -> bool:
-    """Whether the way of a fork goes on with the next round."""
-    nodes = [statement, *_within(statement)]
-    return any(isinstance(node, ast.Continue) and fork.first <= node.lineno <= fork.last for node in nodes)
+def header_parts(loop: ast.AST) -> bool:
+    """True for a loop whose head may end it after another number of rounds on another rank: not ``while True``."""
+    if isinstance(loop, ast.While):
+        return not (isinstance(loop.test, ast.Constant) and bool(loop.test.value))
+    over = getattr(loop, "iter", None)
+    values = over.args if _is_range(over) else getattr(over, "elts", None)
+    return values is None or not all(isinstance(value, ast.Constant) for value in values)
 
 
-def endless(loop: ast.AST) -> bool:
-    """Whether a loop ends only from inside: ``while True``."""
-    return isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) and bool(loop.test.value)
+def _is_alike(loop: ast.AST) -> bool:
+    over = getattr(loop, "iter", None)
+    return _is_range(over) or (isinstance(over, ast.Call) and _name(over.func) in _PARTS_OF_MODELS)
+
+
+def _varies(test: ast.expr, around: Sequence[Step]) -> bool:
+    """True for a condition on what a loop around it goes through, if the loop is one that all ranks run alike."""
+    targets = [step.parent.target for step in around if isinstance(step.parent, ast.For) and _is_alike(step.parent)]
+    rounds = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return any(isinstance(node, ast.Name) and node.id in rounds for node in ast.walk(test))
+
+
+def _is_range(over: ast.AST | None) -> TypeGuard[ast.Call]:
+    return isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "range"

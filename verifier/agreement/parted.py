@@ -17,11 +17,13 @@ from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.forks import (
     Fork,
     Step,
+    caught_forks,
     chosen_between,
-    endless,
+    chosen_values,
     ends_outside,
     exits_in,
     fork_of,
+    header_parts,
     inner_forks,
     leaving_forks,
     steps_to,
@@ -117,9 +119,10 @@ def _parting(sides: Sequence[Side], ran: Ran) -> tuple[_Found | None, Parting | 
 
 def _as_skipped(finding: Finding, found: _Found) -> Finding:
     """The finding on a call skipped or extra in the place of one on its fields, where that is what the fork says."""
-    makers, lackers = found.inside.side, found.outside.side
+    fork, inside, outside = found.fork, found.inside.side, found.outside.side
+    makers, lackers = (outside, inside) if fork.leaves else (inside, outside)
     both = makers.call is not None and lackers.call is not None
-    by_fork = found.fork.alone and not found.fork.leaves
+    by_fork = fork.alone or fork.loop or fork.leaves
     if finding.code not in _FIELDS or len(finding.sides) != 2 or not both or not by_fork or finding.sequence is None:
         return finding
     assert makers.call is not None
@@ -171,8 +174,10 @@ def _told(found: _Found, ways: Sequence[_Way]) -> Parting:
 
 
 def _chosen(found: list[_Found], ran: Ran) -> _Found | None:
-    """The fork that explains most: of the user's own code, not taken at other times, on ranks, the innermost."""
-    for better in (_is_own, lambda one: _fits(one, ran), _is_by_rank):
+    """The fork that explains most: of the user's own code, not taken at other times, no loop that ranks run alike,
+    on ranks, the innermost.
+    """
+    for better in (_is_own, lambda one: _fits(one, ran), lambda one: not one.fork.alike, _is_by_rank):
         found = [one for one in found if better(one)] or found
     return found[0] if found else None
 
@@ -185,7 +190,7 @@ def _fits(one: _Found, ran: Ran) -> bool:
     """Whether those outside never went this way, or, of a loop, went round it as well."""
     fork = one.fork
     been = not fork.leaves and ran(one.outside.side.ranks, one.frame.file, fork.first, fork.last)
-    return been == fork.loop
+    return fork.varies or been == fork.loop
 
 
 def _is_by_rank(one: _Found) -> bool:
@@ -203,6 +208,8 @@ def _candidates(a: _Way, b: _Way) -> Iterator[_Found]:
     if common == len(a.frames) == len(b.frames):
         if a.past != b.past:
             yield from _rounds(*((b, a) if a.past else (a, b)), common)
+        else:
+            yield from _values_apart(a, b)
     elif common < min(len(a.frames), len(b.frames)):
         one, other = a.frames[common], b.frames[common]
         if (one.file, one.function) == (other.file, other.function):
@@ -243,10 +250,38 @@ def _rounds(there: _Way, gone: _Way, common: int) -> Iterator[_Found]:
         for step in reversed(_steps(frame)):
             fork = fork_of(step)
             if fork is not None and fork.loop:
-                leaving = leaving_forks(step.parent)  # type: ignore[arg-type]
-                if not endless(step.parent):
-                    yield _Found(fork, frame, there, gone)
-                yield from (_Found(one, frame, gone, there) for one in leaving)
+                yield from _left(step, fork, frame, there, gone)
+
+
+def _values_apart(a: _Way, b: _Way) -> Iterator[_Found]:
+    """Both are at one line, with another operation, root or dtype: conditions by which the program chooses it."""
+    for one, other in zip(_stated(a.side), _stated(b.side), strict=True):
+        if one == other or "" in (one, other):
+            continue
+        for frame in reversed(a.frames):
+            text = text_of(frame.file)
+            function = None if text is None else text.function(frame.function, frame.line)
+            fork = None if function is None else chosen_values(function, one, other)
+            if fork is not None:
+                yield _Found(fork, frame, a, b)
+
+
+def _stated(side: Side) -> tuple[str, str, str]:
+    """The reduce operation, root and dtype of a side's call, each empty where it has none."""
+    call = side.call
+    if call is None:
+        return "", "", ""
+    dtype = next((buffer.dtype for buffer in (*call.inputs, *call.outputs)), "")
+    return call.reduce_op or "", "" if call.root is None else str(call.root), dtype
+
+
+def _left(
+    step: Step, loop: Fork, frame: Source, there: _Way, gone: _Way, *, to_behind: bool = False
+) -> Iterator[_Found]:
+    """The head of a loop that one side is in and the other has left, and the exits inside of it."""
+    head = [_Found(loop, frame, there, gone)] if header_parts(step.parent) else []
+    exits = [_Found(one, frame, gone, there) for one in leaving_forks(step.parent, to_behind=to_behind)]
+    yield from head + exits
 
 
 def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
@@ -270,7 +305,8 @@ def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
     again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [_Found(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
-    yield from passed or left_out
+    # An exception is an answer only where nothing else is.
+    yield from passed or left_out or _caught(early, late, depth, level)
 
 
 def _by_branch(a: _Way, b: _Way, depth: int, x: Step, y: Step) -> Iterator[_Found]:
@@ -287,17 +323,37 @@ def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Fo
     for number in range(len(there.frames) - 1, depth - 1, -1):
         frame = there.frames[number]
         steps = _steps(frame)
+        inner = there.frames[number + 1].function if number + 1 < len(there.frames) else _op(there.side)
         if steps:
-            yield from (_Found(fork, frame, there, past) for fork in inner_forks(steps[-1].statement))
+            yield from (_Found(fork, frame, there, past) for fork in inner_forks(steps[-1].statement, inner))
+        if number > depth and frame.function.startswith("<") and frame.function != "<module>":
+            # The function around a comprehension or a lambda comes with its own frame.
+            continue
         found: list[_Found] = []
-        for step in reversed(steps[level + 1 :] if number == depth else steps):
+        for place in reversed(range(level + 1 if number == depth else 0, len(steps))):
+            step = steps[place]
             if number == depth and ends_outside(step.block):
                 # No way of a fork in this block leads to the other side.
                 found.clear()
-            if (fork := fork_of(step)) is not None:
+            if (fork := fork_of(step, steps[:place])) is not None and fork.loop:
+                found += _left(step, fork, frame, there, past, to_behind=number == depth)
+            elif fork is not None:
                 found.append(_Found(fork, frame, there, past))
             found += [_Found(fork, frame, past, there) for fork in exits_in(step.block[: step.index])]
         yield from found
+
+
+def _caught(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Found]:
+    """Handlers by which a side left the ``try`` that the other is in, innermost first."""
+    for number in range(len(there.frames) - 1, depth - 1, -1):
+        frame = there.frames[number]
+        steps = _steps(frame)
+        for step in reversed(steps[level + 1 :] if number == depth else steps):
+            yield from (_Found(fork, frame, past, there) for fork in caught_forks(step))
+
+
+def _op(side: Side) -> str:
+    return "" if side.call is None else side.call.op
 
 
 def _comes_again(around: Sequence[Step], callers: Sequence[Source]) -> bool:

@@ -97,17 +97,20 @@ def edit_finding(columns: GroupColumns, start: int, split: Split) -> EditFinding
     message = presence(makers.ranks, lackers.ranks, record.call.op, sequence, size, split.edit.slack)
     sides = [
         Side(makers.ranks, record.call, makers.sources(), "" if size == 1 else f"made {size} calls here"),
-        lacking_side(lackers, size),
+        lacking_side(lackers, size, split.edit.slack),
     ]
     return _edit_finding(columns, CALL_SKIPPED, CALL_SKIPPED.severity, message, sequence, culprits, sides, record)
 
 
-def lacking_side(lackers: RanksAlike, size: int) -> Side:
-    """The side of those who made no such calls: they stood at the call that they made next, or had made last."""
-    following = lackers.record()
-    around = following or lackers.record(-1)
+def lacking_side(lackers: RanksAlike, size: int, slack: int = 0) -> Side:
+    """The side of those who made no such calls: they stood at the call that they made next, or had made last.
+
+    Of calls that look alike they made ``slack``, so that their next call is the one behind these.
+    """
+    following = lackers.record(slack)
+    around = following or lackers.record(slack - 1)
     stood = UNKNOWN_SOURCE if around is None else around.source
-    return Side(lackers.ranks, None, (), _around(lackers, size), past=following is None, stood=stood)
+    return Side(lackers.ranks, None, (), _around(lackers, size, slack), past=following is None, stood=stood)
 
 
 def minority(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -138,8 +141,8 @@ def presence(
     return f"{made} made {calls}, as {own}, which {lack} did not; no majority says who is wrong{unclear}"
 
 
-def _around(lackers: RanksAlike, size: int) -> str:
-    before, after = lackers.record(-1), lackers.record()
+def _around(lackers: RanksAlike, size: int, slack: int) -> str:
+    before, after = lackers.record(slack - 1), lackers.record(slack)
     calls = [f"after {record_text(before)}"] if before is not None else []
     calls += [f"before {record_text(after)}"] if after is not None else []
     return f"made no such {'call' if size == 1 else 'calls'}" + (f" ({', '.join(calls)})" if calls else "")

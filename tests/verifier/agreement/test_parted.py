@@ -189,6 +189,46 @@ SHAPES = {
         """,
         ("x = reduce(a) if best else None", TOOK, NOT),
     ),
+    "a loop over numbers that one rank breaks off": (
+        """
+        def step():
+            for n in range(steps):
+                reduce(b)  # one
+                if loss > best:
+                    break
+            reduce(a)  # other
+        """,
+        ("if loss > best:", NOT, TOOK),
+    ),
+    "a comprehension": (
+        """
+        def step():
+            x = [all_reduce(p) for p in params]  # one
+            reduce(b)  # other
+        """,
+        ("x = [all_reduce(p) for p in params]", "in the loop", "past it"),
+    ),
+    "a comprehension in the arguments": (
+        """
+        def step():
+            if odd:
+                all_reduce([zeros(1) for _ in range(world)])  # one
+            reduce(b)  # other
+        """,
+        ("if odd:", TOOK, NOT),
+    ),
+    "an exception that others caught": (
+        """
+        def step():
+            try:
+                load()
+                reduce(a)  # one
+            except ValueError:
+                pass
+            reduce(b)  # other
+        """,
+        ("except ValueError:", "did not", "caught an exception there"),
+    ),
     "a short circuit": (
         """
         def step():
@@ -211,6 +251,10 @@ def test_the_fork_is_named_with_what_each_side_did(shape: str, tmp_path: Path) -
 
 
 SILENT = {
+    "a loop over given numbers": "def step():\n    for n in 0, 1:\n        reduce(a)  # one\n    reduce(b)  # other\n",
+    "an exception that goes on": (
+        "def step():\n    try:\n        reduce(a)  # one\n    except OSError:\n        raise\n    reduce(b)  # other\n"
+    ),
     "a straight line": "def step():\n    reduce(a)  # one\n    reduce(b)  # other\n",
     "a loop in a straight line": "def step():\n    for n in x:\n        reduce(a)  # one\n        reduce(b)  # other\n",
     "two ways through one with": "def step():\n    with a:\n        reduce(a)  # one\n    reduce(b)  # other\n",
@@ -299,7 +343,59 @@ def test_a_rank_behind_the_loop_is_past_it(tmp_path: Path) -> None:
     path = program(tmp_path, text)
     finding = judged(side([0], at(path, "one")), side([1], at(path, "other")))
     assert told(finding) == ("for batch in loader:", {"in the loop": (0,), "past it": (1,)})
-    assert finding.code == "SC102"
+    assert finding.code == "SC202"
+
+
+def test_a_rank_that_ended_took_the_exit_of_the_process(tmp_path: Path) -> None:
+    text = """
+        def step():
+            for epoch in range(epochs):
+                reduce(batch)  # one
+                if done(epoch):
+                    sys.exit(0)
+    """
+    path = program(tmp_path, text)
+    here, gone = side([0, 1], at(path, "one")), side([2], at(path, "one"), past=True)
+    assert told(judged(here, gone, code="SC702")) == ("if done(epoch):", {TOOK: (2,), NOT: (0, 1)})
+
+
+def always_ran(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
+    return True
+
+
+def test_ranks_that_went_the_way_for_other_parameters_did_not_for_this_one(tmp_path: Path) -> None:
+    text = """
+        def step():
+            for p in model.parameters():
+                if p.grad is not None:
+                    reduce(p)  # one
+            reduce(b)  # other
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([0, 1], at(path, "one")), side([2], at(path, "other")), ran=always_ran)
+    assert told(finding) == ("if p.grad is not None:", {TOOK: (0, 1), NOT: (2,)})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "line"),
+    [
+        ("op = Op.MAX if odd else Op.SUM", "op = Op.MAX if odd else Op.SUM"),
+        ("if odd:\n        op = Op.MAX\n    else:\n        op = Op.SUM", "if odd:"),
+    ],
+)
+def test_the_condition_that_chose_the_operation_is_named(chosen: str, line: str, tmp_path: Path) -> None:
+    path = program(tmp_path, f"def step():\n    {chosen}\n    reduce(a, op)  # one\n")
+    usual = side([0, 1], at(path, "one"))
+    odd = side([2], at(path, "one"))
+    odd = replace(odd, call=replace(CALL, reduce_op="max"))
+    assert told(judged(usual, odd, code="SC104")) == (line, {TOOK: (2,), NOT: (0, 1)})
+
+
+def test_a_call_that_a_loop_or_an_exit_left_out_is_skipped(tmp_path: Path) -> None:
+    path = program(tmp_path, SHAPES["a loop over numbers that one rank breaks off"][0])
+    finding = judged(side([2], at(path, "other")), side([0, 1], at(path, "one")))
+    assert (finding.code, finding.culprits) == ("SC202", (2,))
+    assert finding.message == "rank 2 skipped the all_reduce that ranks 0-1 made as collective 3"
 
 
 def test_one_line_that_calls_two_functions_says_which(tmp_path: Path) -> None:
