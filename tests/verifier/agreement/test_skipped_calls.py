@@ -163,6 +163,10 @@ def test_a_skip_among_calls_that_look_alike_says_so() -> None:
     (finding,) = found(traces_of(with_odd("a" * 40 + "z", "a" * 39 + "z")))
     assert (finding.code, finding.sequence, finding.culprits) == ("SC202", 1, (2,))
     assert "one of collectives 1 to 40; they look alike, so that it cannot be told which" in finding.message
+    (lacked,) = [side for side in finding.sides if side.ranks == (2,)]
+    assert lacked.stood.line == ord("z")
+    assert "after all_reduce #39" in lacked.note
+    assert "before barrier #40" in lacked.note
 
 
 def test_the_last_calls_of_ranks_that_hang() -> None:
