@@ -262,6 +262,30 @@ def caught_forks(step: Step) -> list[Fork]:
     return [Fork(handlers[0].lineno, body[0].lineno, last, *_CAUGHT, leaves=True)]
 
 
+def is_given(function: Function, line: int, caller: ast.stmt) -> bool:
+    """True for a branch on a parameter alone that the caller's statement gives a constant: it goes one way there."""
+    test = next((node.test for node in _within(function) if isinstance(node, ast.If) and node.lineno == line), None)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    if not isinstance(test, ast.Name) or isinstance(function, ast.Module):
+        return False
+    calls = [call for call in _calls(caller) if _name(call.func) == function.name]
+    return len(calls) == 1 and isinstance(_argument(calls[0], function, test.id), ast.Constant)
+
+
+def _argument(call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
+    """The expression that a call gives a parameter; None where it gives none, or another way than by name or place."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    bound = isinstance(call.func, ast.Attribute) and names[:1] in (["self"], ["cls"])
+    place = names.index(name) - bound if name in names else -1
+    if not 0 <= place < len(call.args) or any(isinstance(one, ast.Starred) for one in call.args):
+        return None
+    return call.args[place]
+
+
 def _calls(node: ast.AST) -> list[ast.Call]:
     return [found for found in (node, *_within(node)) if isinstance(found, ast.Call)]
 

@@ -25,6 +25,7 @@ from simcoll.verifier.agreement.forks import (
     fork_of,
     header_parts,
     inner_forks,
+    is_given,
     leaving_forks,
     steps_to,
     text_of,
@@ -337,10 +338,17 @@ def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Fo
                 found.clear()
             if (fork := fork_of(step, steps[:place])) is not None and fork.loop:
                 found += _left(step, fork, frame, there, past, to_behind=number == depth)
-            elif fork is not None:
+            elif fork is not None and not (number > depth and _is_given(fork, frame, there.frames[number - 1])):
                 found.append(_Found(fork, frame, there, past))
             found += [_Found(fork, frame, past, there) for fork in exits_in(step.block[: step.index])]
         yield from found
+
+
+def _is_given(fork: Fork, frame: Source, caller: Source) -> bool:
+    """True for a branch on a parameter to which the caller's line gives a constant."""
+    text, steps = text_of(frame.file), _steps(caller)
+    function = None if text is None else text.function(frame.function, frame.line)
+    return function is not None and bool(steps) and is_given(function, fork.line, steps[-1].statement)
 
 
 def _caught(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Found]:

@@ -291,6 +291,40 @@ def test_the_fork_is_found_in_a_function_that_one_side_called(tmp_path: Path) ->
     assert told(judged(one, other)) == ("if rank == 0:", {TOOK: (0,), NOT: (1, 2)})
 
 
+@pytest.mark.parametrize("given", ["sync=True", "True", "*flags, sync=True"])
+def test_a_branch_on_a_constant_argument_parts_nobody(given: str, tmp_path: Path) -> None:
+    text = f"""
+        class Module:
+            def log(self, sync=False):
+                if sync:
+                    reduce(a)  # helper
+
+        def step():
+            if loss > limit:
+                module.log({given})  # log
+            reduce(b)  # other
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([0], at(path, "log", "helper:log")), side([1, 2], at(path, "other")))
+    assert told(finding) == ("if loss > limit:", {TOOK: (0,), NOT: (1, 2)})
+
+
+@pytest.mark.parametrize("given", ["sync=rank == 0", "*flags", ""])
+def test_a_branch_on_an_argument_may_part(given: str, tmp_path: Path) -> None:
+    text = f"""
+        def log(sync=False):
+            if sync:
+                reduce(a)  # helper
+
+        def step():
+            log({given})  # log
+            reduce(b)  # other
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([0], at(path, "log", "helper:log")), side([1, 2], at(path, "other")))
+    assert told(finding) == ("if sync:", {TOOK: (0,), NOT: (1, 2)})
+
+
 def test_a_way_that_the_others_went_before_is_not_what_parted_them(tmp_path: Path) -> None:
     path = program(tmp_path, HELPERS.replace("rank == 0", "good"))
     one = side([0], at(path, "evaluate", "best:evaluate", "helper:mean"))
