@@ -1,4 +1,4 @@
-# expect: SC202 culprits=1 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=1 ranks=3 stall=2
 # thread: pytorch/pytorch#44353
 """One rank runs out of memory, skips the batch and goes on; its gradients are never summed."""
 

@@ -1,4 +1,4 @@
-# expect: SC101 culprits=1 ranks=3 stall=2
+# expect: SC202 culprits=1 ranks=3 stall=2
 # thread: deepspeedai/DeepSpeed#8262
 """With ZeRO-3 each decoding step gathers parameters; a rank that meets its end of sequence goes on to the teacher."""
 

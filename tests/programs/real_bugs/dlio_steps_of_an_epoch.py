@@ -1,4 +1,4 @@
-# expect: SC202 culprits=2 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=2 ranks=3 stall=2
 # thread: argonne-lcf/dlio_benchmark#339
 """The last rank has a file less and one step less, and is in the next epoch when the others end this one."""
 

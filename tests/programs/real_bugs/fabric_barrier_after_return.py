@@ -1,4 +1,4 @@
-# expect: SC202 culprits=0 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=0 ranks=3 stall=2
 # thread: Lightning-AI/pytorch-lightning#20536
 """Rank 0 makes the data and returns before the barrier that the others stand in."""
 

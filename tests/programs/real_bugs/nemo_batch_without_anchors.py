@@ -1,4 +1,4 @@
-# expect: SC202 culprits=1 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=1 ranks=3 stall=2
 # thread: NVIDIA-NeMo/Automodel#2468
 """A rank without a valid sample skips its backward pass, in which the others sum gradients."""
 

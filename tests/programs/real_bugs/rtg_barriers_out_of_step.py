@@ -1,4 +1,4 @@
-# expect: SC202 culprits= ranks=2 stall=2 says=SC101
+# expect: SC202 culprits= ranks=2 stall=2
 # thread: isi-nlp/rtg#11
 """Early stopping leaves the loop before a barrier on the main rank, and after it on the others."""
 

@@ -1,4 +1,4 @@
-# expect: SC202 culprits=0 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=0 ranks=3 stall=2
 # thread: talmolab/sleap-nn#471
 """Rank 0 is told to stop; a barrier aligns the ranks and does not pass on the decision."""
 

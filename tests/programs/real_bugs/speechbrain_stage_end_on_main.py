@@ -1,4 +1,4 @@
-# expect: SC202 culprits=0 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=0 ranks=3 stall=2
 # thread: speechbrain/speechbrain#2051
 """The counter of epochs hears of the metric on the main process alone, and stops there alone."""
 
