@@ -254,10 +254,10 @@ def _leaf(value: ast.expr) -> str:
 
 def caught_forks(step: Step) -> list[Fork]:
     """The handler by which ranks leave the body of a ``try`` and come to the statements behind it, if there is one."""
-    handlers = getattr(step.parent, "handlers", ()) if step.field == "body" else ()
+    handlers: Sequence[ast.ExceptHandler] = getattr(step.parent, "handlers", ()) if step.field == "body" else ()
     if len(handlers) != 1 or ends_outside(handlers[0].body):
         return []
-    body: list[ast.stmt] = handlers[0].body
+    body = handlers[0].body
     last = body[-1].end_lineno or body[-1].lineno
     return [Fork(handlers[0].lineno, body[0].lineno, last, *_CAUGHT, leaves=True)]
 
