@@ -23,7 +23,6 @@ from simcoll.topology.request import TopologyRequest
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from simcoll.plan.layout import Layout
     from simcoll.plan.network import Network
     from simcoll.plan.planning import Plan
     from simcoll.plan.search import Found
@@ -112,11 +111,11 @@ def price_plan(request: PlanRequest, output: Output) -> int:
             raise UsageError(f"--gpu-hour {request.gpu_hour:g}: expected a price above 0")
         if request.search:
             best = _search(request, request.model)
-            _write_page(request, request.model, best.plans)
+            _write_page(request, best.plans)
             output.render(_ranking(best, request.gpu_hour), lambda: _priced(best.document(), best.plans, request))
         else:
             found = _plan(request, request.model)
-            _write_page(request, request.model, [found])
+            _write_page(request, [found])
             output.render(_picture(found, request.gpu_hour), lambda: _priced(_with_program(found), [found], request))
     except (SimcollError, ValueError) as error:
         return output.refuse(BAD_INPUT, str(error))
@@ -150,7 +149,7 @@ def _search(request: PlanRequest, model: str) -> Found:
         return search(described, topology, Framework(request.framework), request.layout, tell=tell)
 
 
-def _write_page(request: PlanRequest, model: str, plans: Sequence[Plan]) -> None:
+def _write_page(request: PlanRequest, plans: Sequence[Plan]) -> None:
     """The page of the plans, where one is asked for; raises TopologyError where it cannot be written."""
     if request.html is None:
         return
@@ -158,30 +157,28 @@ def _write_page(request: PlanRequest, model: str, plans: Sequence[Plan]) -> None
     from simcoll.reports.price_page import sheet_page
     from simcoll.topology.file import write_text
 
-    sizes = [*plans[:1], *_sizes(request, model, plans[0].layout)]
+    sizes = [*plans[:1], *_sizes(request, plans[0])]
     write_text(request.html, sheet_page(plan_sheet(plans, sizes, request.gpu_hour)))
 
 
-def _sizes(request: PlanRequest, model: str, layout: Layout) -> Iterator[Plan]:
+def _sizes(request: PlanRequest, best: Plan) -> Iterator[Plan]:
     """The best plan on a half, once, twice and so on of the servers, for the same batch and with what is given held."""
-    from simcoll.plan.model_files import model_named
     from simcoll.plan.network import network_asked
-    from simcoll.plan.rates import Framework
     from simcoll.plan.search import search
 
     asked, nodes = request.topology, request.topology.nodes or 1
     if asked.topology is not None:
         return
     fixed = {name: value for name, value in request.layout.items() if name != "dp_shard"}
-    fixed["global_batch"] = layout.global_batch
+    fixed["global_batch"] = best.layout.global_batch
     for power in range(-_SIZES, _SIZES + 1):
         other = nodes * 2**power
-        large = power > 0 and other * layout.gpus // nodes > _MOST_GPUS
+        large = power > 0 and other * best.layout.gpus // nodes > _MOST_GPUS
         if other < 1 or other != int(other) or large or (power == 0 and request.search):
             continue
         network = network_asked(replace(asked, gpu=asked.gpu or "h100", nodes=int(other)))
         with contextlib.suppress(SimcollError):
-            yield from search(model_named(model), network, Framework(request.framework), fixed, keep=1).plans
+            yield from search(best.model, network, best.framework, fixed, keep=1).plans
 
 
 def _with_program(found: Plan) -> Mapping[str, object]:
@@ -223,6 +220,7 @@ def _price_rows(path: Path, output: Output) -> int:
 
 def _ranking(found: Found, gpu_hour: float | None) -> RenderableType:
     from simcoll.core.text import plain
+    from simcoll.plan.memory import GIB
     from simcoll.plan.page import layout_text, price_of, time_text
     from simcoll.reports.tables import Rows
 
@@ -238,7 +236,7 @@ def _ranking(found: Found, gpu_hour: float | None) -> RenderableType:
     for one in found.plans:
         layout = one.layout
         cells = [time_text(one.step_seconds), f"{one.tokens_per_second_per_gpu:,.0f}", f"{100 * one.mfu:.1f} %"]
-        cells += [f"{one.memory_bytes / (1 << 30):,.0f}", layout_text(layout), layout.recompute]
+        cells += [f"{one.memory_bytes / GIB:,.0f}", layout_text(layout), layout.recompute]
         table.add_row(*cells, *([f"{price_of(one, gpu_hour):,.3g}"] if gpu_hour is not None else []))
     return table
 
@@ -247,6 +245,7 @@ def _picture(found: Plan, gpu_hour: float | None) -> RenderableType:
     from rich.console import Group
 
     from simcoll.core.text import plain
+    from simcoll.plan.memory import GIB
     from simcoll.plan.page import price_of, time_text
     from simcoll.reports.tables import Rows
 
@@ -264,12 +263,11 @@ def _picture(found: Plan, gpu_hour: float | None) -> RenderableType:
             times.add_row(f"  {name}", f"{time_text(seconds)}  {100 * seconds / found.step_seconds:4.1f} %")
     memory = Rows(box=None)
     memory.show_header = False
-    gib = 1 << 30
     fits = "fits" if found.fits else "does not fit"
-    memory.add_row("memory", f"{found.memory_bytes / gib:,.1f} of {found.capacity / gib:,.0f} GiB: {fits}")
+    memory.add_row("memory", f"{found.memory_bytes / GIB:,.1f} of {found.capacity / GIB:,.0f} GiB: {fits}")
     for name, size in found.memory.parts().items():
         if size >= 0.001 * found.memory_bytes:
-            memory.add_row(f"  {name}", f"{size / gib:,.1f} GiB")
+            memory.add_row(f"  {name}", f"{size / GIB:,.1f} GiB")
     return Group(times, memory, *(plain(f"note: {note}") for note in found.notes))
 
 

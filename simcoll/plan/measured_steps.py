@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from simcoll.errors import SimcollError
 from simcoll.plan.layout import Layout, LayoutError, Training
+from simcoll.plan.memory import GIB
 from simcoll.plan.model import Model
 from simcoll.plan.model_files import ModelError, known_models
 from simcoll.plan.network import Network, network_asked
@@ -164,4 +165,4 @@ def priced_row(row: Mapping[str, str]) -> Mapping[str, object]:
         found = measured_step(row).plan()
     except (SimcollError, ValueError) as error:
         return {"id": name, "refused": str(error)}
-    return {"id": name, "step_seconds": found.step_seconds, "memory_gib": found.memory_bytes / (1 << 30)}
+    return {"id": name, "step_seconds": found.step_seconds, "memory_gib": found.memory_bytes / GIB}

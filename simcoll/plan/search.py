@@ -14,7 +14,7 @@ from typing import Any
 import networkx as nx
 
 from simcoll.plan.layout import RECOMPUTE, Layout, LayoutError, check_layout
-from simcoll.plan.memory import memory_of
+from simcoll.plan.memory import GIB, memory_of
 from simcoll.plan.model import Model
 from simcoll.plan.network import Network, network_of
 from simcoll.plan.planning import Plan, layout_of, plan_of
@@ -71,10 +71,10 @@ def search(
     fitting = (one for one in layouts if memory_of(model, one).total <= capacity)
     sized = sorted(((_least_seconds(model, one, rates), one) for one in fitting), key=lambda pair: pair[0])
     if not sized:
-        least = min(memory_of(model, one).total for one in layouts) / (1 << 30)
+        least = min(memory_of(model, one).total for one in layouts) / GIB
         raise LayoutError(
             f"none of {len(layouts):,} layouts of {model.name} fits: the smallest takes {least:,.1f} GiB of "
-            f"{capacity / (1 << 30):,.0f}; give more GPUs, or --recompute full"
+            f"{capacity / GIB:,.0f}; give more GPUs, or --recompute full"
         )
     best: list[tuple[float, int, Plan]] = []
     for place, (least_seconds, layout) in enumerate(sized):

@@ -10,7 +10,7 @@ import os
 import stat
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, TypeAlias, TypeGuard
 
@@ -158,7 +158,6 @@ _PARTS_OF_MODELS = frozenset(
 )
 """Methods of a module, which ranks mostly hold alike."""
 _TOOK, _NOT = "took it", "did not take it"
-_CAUGHT = "caught an exception there", "did not"
 _ROUNDS = "in the loop", "past it"
 
 
@@ -173,7 +172,7 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
         return Fork(parent.lineno, *lines, *_ROUNDS, loop=True, alike=_is_alike(parent))
     if step.field.startswith("handler"):
         handler = parent.handlers[int(step.field.split()[1])]  # type: ignore[attr-defined]
-        return Fork(handler.lineno, *lines, *_CAUGHT)
+        return Fork(handler.lineno, *lines, "caught an exception there", "did not")
     if step.field.startswith("case"):
         pattern: ast.pattern = parent.cases[int(step.field.split()[1])].pattern  # type: ignore[attr-defined]
         return Fork(pattern.lineno, *lines, _TOOK, _NOT)
@@ -252,19 +251,18 @@ def _leaf(value: ast.expr) -> str:
     return (str(value.value) if isinstance(value, ast.Constant) else _name(value)).lower()
 
 
-def caught_forks(step: Step) -> list[Fork]:
+def caught_fork(step: Step) -> Fork | None:
     """The handler by which ranks leave the body of a ``try`` and come to the statements behind it, if there is one."""
     handlers: Sequence[ast.ExceptHandler] = getattr(step.parent, "handlers", ()) if step.field == "body" else ()
     if len(handlers) != 1 or ends_outside(handlers[0].body):
-        return []
-    body = handlers[0].body
-    last = body[-1].end_lineno or body[-1].lineno
-    return [Fork(handlers[0].lineno, body[0].lineno, last, *_CAUGHT, leaves=True)]
+        return None
+    fork = fork_of(Step(step.parent, "handler 0", handlers[0].body, 0))
+    return None if fork is None else replace(fork, leaves=True)
 
 
-def is_given(function: Function, line: int, caller: ast.stmt) -> bool:
-    """True for a branch on a parameter alone that the caller's statement gives a constant: it goes one way there."""
-    test = next((node.test for node in _within(function) if isinstance(node, ast.If) and node.lineno == line), None)
+def is_given(branch: ast.AST, function: Function, caller: ast.stmt) -> bool:
+    """True for an ``if`` on a parameter alone that the caller's statement gives a constant: it goes one way there."""
+    test = branch.test if isinstance(branch, ast.If) else None
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test = test.operand
     if not isinstance(test, ast.Name) or isinstance(function, ast.Module):
@@ -335,19 +333,18 @@ def _ends_process(statement: ast.stmt) -> bool:
 
 def ends_outside(block: Sequence[ast.stmt]) -> bool:
     """True for a block that never comes to the statements behind it."""
-    return isinstance(block[-1], ast.Return | ast.Raise | ast.Break | ast.Continue) or _ends_process(block[-1])
+    return _leaves(block[-1], in_loop=False)
 
 
 def leaving_forks(loop: ast.AST, *, to_behind: bool = False) -> list[Fork]:
     """The conditions under which the program leaves a loop from inside; ``to_behind``: to the statements behind it."""
+    elsewhere = _NOT_BEHIND if to_behind else (ast.Continue,)
     found = []
     for statement in getattr(loop, "body", ()):
-        nodes = [statement, *_within(statement)]
+        statements = [node for node in (statement, *_within(statement)) if isinstance(node, ast.stmt)]
         for fork in _exits(statement, in_loop=False):
-            way = [node for node in nodes if isinstance(node, ast.stmt) and fork.first <= node.lineno <= fork.last]
-            ends = [node for node in way if _leaves(node, in_loop=False)]
-            stays = _NOT_BEHIND if to_behind else (ast.Continue,)
-            if not any(isinstance(node, stays) or (to_behind and _ends_process(node)) for node in ends):
+            way = [node for node in statements if fork.first <= node.lineno <= fork.last]
+            if not any(isinstance(node, elsewhere) or (to_behind and _ends_process(node)) for node in way):
                 found.append(fork)
     return found
 

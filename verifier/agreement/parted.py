@@ -16,8 +16,9 @@ from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.forks import (
     Fork,
+    Function,
     Step,
-    caught_forks,
+    caught_fork,
     chosen_between,
     chosen_values,
     ends_outside,
@@ -239,9 +240,13 @@ def _common(a: Sequence[Source], b: Sequence[Source]) -> int:
     return next((number for number, (one, other) in pairs if _where(one) != _where(other)), min(len(a), len(b)))
 
 
-def _steps(frame: Source) -> list[Step]:
+def _function(frame: Source) -> Function | None:
     text = text_of(frame.file)
-    function = None if text is None else text.function(frame.function, frame.line)
+    return None if text is None else text.function(frame.function, frame.line)
+
+
+def _steps(frame: Source) -> list[Step]:
+    function = _function(frame)
     return [] if function is None else steps_to(function, frame.line)
 
 
@@ -260,8 +265,7 @@ def _values_apart(a: _Way, b: _Way) -> Iterator[_Found]:
         if one == other or "" in (one, other):
             continue
         for frame in reversed(a.frames):
-            text = text_of(frame.file)
-            function = None if text is None else text.function(frame.function, frame.line)
+            function = _function(frame)
             fork = None if function is None else chosen_values(function, one, other)
             if fork is not None:
                 yield _Found(fork, frame, a, b)
@@ -276,13 +280,11 @@ def _stated(side: Side) -> tuple[str, str, str]:
     return call.reduce_op or "", "" if call.root is None else str(call.root), dtype
 
 
-def _left(
-    step: Step, loop: Fork, frame: Source, there: _Way, gone: _Way, *, to_behind: bool = False
-) -> Iterator[_Found]:
+def _left(step: Step, loop: Fork, frame: Source, there: _Way, gone: _Way, *, to_behind: bool = False) -> list[_Found]:
     """The head of a loop that one side is in and the other has left, and the exits inside of it."""
     head = [_Found(loop, frame, there, gone)] if header_parts(step.parent) else []
     exits = [_Found(one, frame, gone, there) for one in leaving_forks(step.parent, to_behind=to_behind)]
-    yield from head + exits
+    return head + exits
 
 
 def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
@@ -338,17 +340,16 @@ def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Fo
                 found.clear()
             if (fork := fork_of(step, steps[:place])) is not None and fork.loop:
                 found += _left(step, fork, frame, there, past, to_behind=number == depth)
-            elif fork is not None and not (number > depth and _is_given(fork, frame, there.frames[number - 1])):
+            elif fork is not None and not (number > depth and _is_given(step, frame, there.frames[number - 1])):
                 found.append(_Found(fork, frame, there, past))
             found += [_Found(fork, frame, past, there) for fork in exits_in(step.block[: step.index])]
         yield from found
 
 
-def _is_given(fork: Fork, frame: Source, caller: Source) -> bool:
+def _is_given(step: Step, frame: Source, caller: Source) -> bool:
     """True for a branch on a parameter to which the caller's line gives a constant."""
-    text, steps = text_of(frame.file), _steps(caller)
-    function = None if text is None else text.function(frame.function, frame.line)
-    return function is not None and bool(steps) and is_given(function, fork.line, steps[-1].statement)
+    function, steps = _function(frame), _steps(caller)
+    return function is not None and bool(steps) and is_given(step.parent, function, steps[-1].statement)
 
 
 def _caught(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Found]:
@@ -357,7 +358,8 @@ def _caught(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Found]
         frame = there.frames[number]
         steps = _steps(frame)
         for step in reversed(steps[level + 1 :] if number == depth else steps):
-            yield from (_Found(fork, frame, past, there) for fork in caught_forks(step))
+            if (fork := caught_fork(step)) is not None:
+                yield _Found(fork, frame, past, there)
 
 
 def _op(side: Side) -> str:

@@ -102,7 +102,7 @@ def edit_finding(columns: GroupColumns, start: int, split: Split) -> EditFinding
     return _edit_finding(columns, CALL_SKIPPED, CALL_SKIPPED.severity, message, sequence, culprits, sides, record)
 
 
-def lacking_side(lackers: RanksAlike, size: int, slack: int = 0) -> Side:
+def lacking_side(lackers: RanksAlike, size: int, slack: int) -> Side:
     """The side of those who made no such calls: they stood at the call that they made next, or had made last.
 
     Of calls that look alike they made ``slack``, so that their next call is the one behind these.
