@@ -44,7 +44,7 @@ def json_report(report: Report) -> dict[str, object]:
         "mode": report.mode,
         "agreed": report.agreed,
         "messages": report.messages,
-        "findings": [_finding(finding) for finding in report.findings],
+        "findings": [finding_document(finding) for finding in report.findings],
         "ranks": [_rank(state) for state in report.ranks],
         "notes": list(report.notes),
         "summary": None if report.summary is None else summary_document(report.summary),
@@ -75,7 +75,8 @@ def _shown(shown: Shown) -> dict[str, object]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, object]:
+def finding_document(finding: Finding) -> dict[str, object]:
+    """One finding, with its rule's texts and all sides."""
     rule = RULES[finding.code]
     return {
         "code": finding.code,
@@ -199,7 +200,7 @@ def summary_document(summary: Summary) -> dict[str, object]:
         "unknown": list(summary.unknown),
         "groups": [_progress(progress) for progress in summary.progress],
         "places": [_place(place) for place in summary.places],
-        "bandwidths": [_bandwidth(bandwidth) for bandwidth in summary.bandwidths],
+        "bandwidths": [bandwidth_document(bandwidth) for bandwidth in summary.bandwidths],
     }
 
 
@@ -220,7 +221,8 @@ def _progress(progress: Progress) -> dict[str, object]:
     }
 
 
-def _bandwidth(bandwidth: Bandwidth) -> dict[str, object]:
+def bandwidth_document(bandwidth: Bandwidth) -> dict[str, object]:
+    """The speed of collectives of one kind, in bytes per second."""
     return {
         "op": bandwidth.op,
         "bytes": bandwidth.bytes,

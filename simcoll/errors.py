@@ -20,6 +20,9 @@ BAD_INPUT: Final = 2
 FINDINGS: Final = 3
 """There are findings of severity error."""
 
+STANDING: Final = 4
+"""``simcoll status``: the job stands."""
+
 
 class SimcollError(Exception):
     """A simcoll command or call cannot go on: what was given, what was expected, what to do."""

@@ -60,7 +60,7 @@ def gather(
     boxes = [one for one in outcomes if isinstance(one, BlackBox) and one.created_ns >= since_ns]
     dumps = [one for one in outcomes if isinstance(one, Dump)]
     unreadable = [str(one) for one in outcomes if isinstance(one, UnreadableError)]
-    chosen, notes = _one_run(boxes)
+    chosen, notes = one_run(boxes)
     if boxes:
         dumps = _of_run(dumps, chosen, notes)
     notes += [one.note for one in found if one.note]
@@ -179,7 +179,7 @@ def _is_own(path: Path) -> bool:
     return any(path.match(pattern) for pattern in (LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"))
 
 
-def _one_run(boxes: Sequence[BlackBox]) -> tuple[list[BlackBox], list[str]]:
+def one_run(boxes: Sequence[BlackBox]) -> tuple[list[BlackBox], list[str]]:
     """The boxes of the newest run, one a rank."""
     if not boxes:
         return [], []

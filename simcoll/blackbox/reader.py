@@ -148,7 +148,7 @@ def _read(fd: int, name: str, known: KnownEntries | None) -> BlackBox:
     wrapped = newest > header.slot_count
     rows = _read_rows(fd, header) if wrapped else np.zeros(0, _GROUP_DTYPE)
     entries = read_entries(_read_table(fd, header), known)
-    slots, last_gap = _resolve(slots, entries, last_gap)
+    slots, last_gap = resolve(slots, entries, last_gap)
     of_graphs = (slots["flags"] & layout.CAPTURED) != 0
     slots, captured = (slots[~of_graphs], slots[of_graphs]) if of_graphs.any() else (slots, slots[:0])
     groups = sorted(entries.groups)
@@ -255,7 +255,7 @@ def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
     return slots
 
 
-def _resolve(slots: Slots, entries: TableEntries, last_gap: int) -> tuple[Slots, int]:
+def resolve(slots: Slots, entries: TableEntries, last_gap: int) -> tuple[Slots, int]:
     """Turn the file's indices into places in the sequences of :class:`BlackBox`; a reference to nothing is a gap."""
     tables = (("group", entries.groups), ("signature", entries.signatures), ("source", entries.sources))
     if all(_refers_to_all_there(slots[column], table) for column, table in tables):
@@ -376,6 +376,15 @@ def _assemble(
         problems=tuple(problems),
         about=header.about,
     )
+
+
+def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots) -> BlackBox:
+    """The newest records of a file as a black box: all before them counts as dropped."""
+    dropped: _Dropped = {}
+    dropped_p2p: _Dropped = {}
+    if not len(slots) or int(slots["index"][0]) > 1:
+        _assume_dropped(slots, [*range(len(entries.groups))], dropped, dropped_p2p)
+    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [])
 
 
 def _ordered(values: Mapping[int, Any]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -197,6 +197,28 @@ def read_entries(table: bytes, known: KnownEntries | None = None) -> TableEntrie
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             entries.damaged.append(f"entry {index} of kind {kind} is malformed ({type(error).__name__})")
     return entries
+
+
+def read_further(table: bytes, entries: TableEntries, known: KnownEntries) -> int:
+    """Take the entries that a writer has appended into ``entries``; returns how many bytes of ``table`` they take.
+
+    An entry that is still being written stays for the next time. One that is damaged, which shows by a later one, is
+    passed over.
+    """
+    position = 0
+    while position <= len(table) - layout.ENTRY.size:
+        marker, size, crc, index, kind = layout.ENTRY.unpack_from(table, position)
+        end = position + layout.ENTRY.size + size
+        sound = marker == layout.ENTRY_MARKER and size <= layout.ENTRY_LIMIT and end <= len(table)
+        if sound and zlib.crc32(memoryview(table)[position + layout.ENTRY_CRC_START : end]) == crc:
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
+                _keep(entries, known, kind, index, table[position + layout.ENTRY.size : end])
+            position = -(-end // 4) * 4
+        elif (following := table.find(layout.ENTRY_MARKER, position + 1)) < 0:
+            break
+        else:
+            position = following
+    return min(position, len(table))
 
 
 def _sound_entries(table: bytes, damaged: list[str]) -> Iterator[tuple[int, int, bytes]]:

@@ -16,7 +16,7 @@ from simcoll.cli.arguments import add_output_arguments, add_topology_arguments, 
 from simcoll.cli.output import Output
 from simcoll.core.documents import read_utf8
 from simcoll.core.io import stated_path
-from simcoll.core.units import counted
+from simcoll.core.units import counted, show_seconds
 from simcoll.errors import BAD_INPUT, OK, SimcollError, UsageError
 from simcoll.topology.request import TopologyRequest
 
@@ -221,7 +221,7 @@ def _price_rows(path: Path, output: Output) -> int:
 def _ranking(found: Found, gpu_hour: float | None) -> RenderableType:
     from simcoll.core.text import plain
     from simcoll.plan.memory import GIB
-    from simcoll.plan.page import layout_text, price_of, time_text
+    from simcoll.plan.page import layout_text, price_of
     from simcoll.reports.tables import Rows
 
     first = found.plans[0]
@@ -235,7 +235,7 @@ def _ranking(found: Found, gpu_hour: float | None) -> RenderableType:
         table.add_column(name, justify="left" if name in ("layout", "recompute") else "right")
     for one in found.plans:
         layout = one.layout
-        cells = [time_text(one.step_seconds), f"{one.tokens_per_second_per_gpu:,.0f}", f"{100 * one.mfu:.1f} %"]
+        cells = [show_seconds(one.step_seconds), f"{one.tokens_per_second_per_gpu:,.0f}", f"{100 * one.mfu:.1f} %"]
         cells += [f"{one.memory_bytes / GIB:,.0f}", layout_text(layout), layout.recompute]
         table.add_row(*cells, *([f"{price_of(one, gpu_hour):,.3g}"] if gpu_hour is not None else []))
     return table
@@ -246,21 +246,21 @@ def _picture(found: Plan, gpu_hour: float | None) -> RenderableType:
 
     from simcoll.core.text import plain
     from simcoll.plan.memory import GIB
-    from simcoll.plan.page import price_of, time_text
+    from simcoll.plan.page import price_of
     from simcoll.reports.tables import Rows
 
     layout, step = found.layout, found.step
     title = f"{found.model.name} on {counted(layout.gpus, 'GPU')} ({found.gpu}), {_layout_text(found)}"
     times = Rows(title=plain(title), title_justify="left", box=None)
     times.show_header = False
-    times.add_row("step", time_text(found.step_seconds))
+    times.add_row("step", show_seconds(found.step_seconds))
     times.add_row("tokens/s/GPU", f"{found.tokens_per_second_per_gpu:,.0f}")
     times.add_row("MFU", f"{100 * found.mfu:.1f} %")
     if gpu_hour is not None:
         times.add_row("price of 1M tokens", f"{price_of(found, gpu_hour):,.3g}")
     for name, seconds in step.terms().items():
         if seconds >= 0.001 * found.step_seconds:
-            times.add_row(f"  {name}", f"{time_text(seconds)}  {100 * seconds / found.step_seconds:4.1f} %")
+            times.add_row(f"  {name}", f"{show_seconds(seconds)}  {100 * seconds / found.step_seconds:4.1f} %")
     memory = Rows(box=None)
     memory.show_header = False
     fits = "fits" if found.fits else "does not fit"

@@ -63,6 +63,11 @@ def show_rate(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e9:,.2f} GB/s"
 
 
+def show_seconds(seconds: float) -> str:
+    """``1.25 s`` or ``380.1 ms``."""
+    return f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
+
+
 def counted(count: int, noun: str) -> str:
     """``1 rank``, ``4,096 ranks``, ``2 switches``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")

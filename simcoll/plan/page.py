@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from simcoll.core.units import counted
+from simcoll.core.units import counted, show_seconds
 from simcoll.plan.layout import Layout
 from simcoll.plan.memory import GIB
 from simcoll.plan.planning import Plan
@@ -23,11 +23,6 @@ _IDLE: Mapping[str, int] = {"pipeline bubble": 2, "fixed": 2} | dict.fromkeys(
 def price_of(found: Plan, gpu_hour: float) -> float:
     """What a million tokens cost where a GPU costs so much an hour."""
     return gpu_hour / 3600 / found.tokens_per_second_per_gpu * 1e6
-
-
-def time_text(seconds: float) -> str:
-    """Such as ``1.25 s`` or ``380.1 ms``."""
-    return f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
 
 
 def layout_text(layout: Layout) -> str:
@@ -52,7 +47,7 @@ def plan_sheet(plans: Sequence[Plan], sizes: Sequence[Plan], gpu_hour: float | N
     best, front = plans[0], pareto(sizes)
     return Sheet(
         "simcoll plan",
-        time_text(best.step_seconds),
+        show_seconds(best.step_seconds),
         f"a step of {best.model.name} on {counted(best.layout.gpus, 'GPU')} ({best.gpu}), {layout_text(best.layout)}, "
         f"{best.layout.global_batch:,} x {best.layout.seq_len:,} tokens, {best.layout.dtype}",
         _facts(best, gpu_hour),
@@ -64,7 +59,7 @@ def plan_sheet(plans: Sequence[Plan], sizes: Sequence[Plan], gpu_hour: float | N
             [("step", [one.step_seconds for one in front])],
             "The shortest step by number of GPUs",
             lambda gpus: f"{gpus:,}",
-            time_text,
+            show_seconds,
         ),
         first=[_table("Layouts, the best first", plans, gpu_hour)] if len(plans) > 1 else [],
         tables=[_table("Numbers of GPUs: none with fewer has as short a step", front, gpu_hour)] if front else [],
@@ -95,7 +90,7 @@ def _times(found: Plan) -> Bars:
         if seconds >= _LEAST * whole:
             parts = [0.0, 0.0, 0.0]
             parts[_IDLE.get(name, 0)] = seconds
-            bars.append(Bar(name, (parts[0], parts[1], parts[2]), f"{time_text(seconds)}, {seconds / whole:.1%}"))
+            bars.append(Bar(name, (parts[0], parts[1], parts[2]), f"{show_seconds(seconds)}, {seconds / whole:.1%}"))
     return Bars("Time by part", _TIMES, tuple(bars))
 
 
@@ -111,7 +106,7 @@ def _table(title: str, plans: Sequence[Plan], gpu_hour: float | None) -> PageTab
     priced = gpu_hour is not None
     rows = []
     for one in plans:
-        row = [layout_text(one.layout), one.layout.recompute, f"{one.layout.gpus:,}", time_text(one.step_seconds)]
+        row = [layout_text(one.layout), one.layout.recompute, f"{one.layout.gpus:,}", show_seconds(one.step_seconds)]
         row += [f"{one.tokens_per_second_per_gpu:,.0f}", f"{100 * one.mfu:.1f} %", f"{one.memory_bytes / GIB:,.1f}"]
         row += [f"{price_of(one, gpu_hour):,.3g}"] if gpu_hour is not None else []
         rows.append(tuple(row))

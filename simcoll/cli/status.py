@@ -1,0 +1,80 @@
+"""``simcoll status``: one look at a running job, for scripts."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from simcoll.cli.arguments import add_output_arguments, request_of
+from simcoll.cli.output import Output
+from simcoll.core.io import stated_path
+from simcoll.core.text import plain
+from simcoll.errors import BAD_INPUT, FINDINGS, OK, STANDING, UsageError
+from simcoll.live.document import job_document
+from simcoll.live.folder import job_folder
+from simcoll.live.now import JobNow, Motion
+from simcoll.live.watch import JobWatch, has_errors
+
+_BETWEEN_SECONDS = 0.5
+"""Between the two looks that tell a job that moves from one that does not."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``status`` to its parser."""
+    parser.epilog = (
+        "Exit codes: 0 it moves, or has ended well; 3 it has findings; 4 it stands; 2 there is nothing to read."
+    )
+    add_output_arguments(parser)
+    parser.add_argument("folder", metavar="FOLDER", type=stated_path, help="where the job records")
+    parser.add_argument(
+        "--stall",
+        metavar="SECONDS",
+        type=float,
+        help="it stands after so long without a change while a rank waits (default: four times its longest pause, "
+        "2 to 30 seconds)",
+    )
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Carry out ``simcoll status``; the exit code of the contract."""
+    return status(request_of(StatusRequest, options))
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRequest:
+    """The options of ``simcoll status``. ``stall`` is in seconds, None for the job's own pace."""
+
+    folder: Path
+    stall: float | None
+    json: bool
+    plain: bool
+
+
+def status(request: StatusRequest) -> int:
+    """Say in one line, or as a document, whether a job moves and why not; the exit code says the same."""
+    output = Output(json=request.json, plain=request.plain)
+    try:
+        job = seen_twice(JobWatch(job_folder(request.folder), request.stall))
+    except UsageError as error:
+        return output.refuse(BAD_INPUT, str(error))
+    output.render(plain(f"{job.motion.value}: {job.why}"), lambda: job_document(job))
+    return exit_code(job)
+
+
+def seen_twice(watch: JobWatch) -> JobNow:
+    """The job at the second of two looks; raises UsageError where no rank has left a record."""
+    watch.look()
+    time.sleep(_BETWEEN_SECONDS)
+    job = watch.look()
+    if job is None:
+        raise UsageError(f"no readable black box (*.simcoll) in {watch.folder}")
+    return job
+
+
+def exit_code(job: JobNow) -> int:
+    """4 for a job that stands, 3 for one with findings of severity error, otherwise 0."""
+    if job.motion is Motion.STANDING:
+        return STANDING
+    return FINDINGS if has_errors(job.findings) else OK

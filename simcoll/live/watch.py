@@ -1,0 +1,397 @@
+"""Looks at a running job from outside, again and again, and judges whether it moves.
+
+A job stands when no record changes although a rank waits: at once where it is proved that it can never go on, and
+otherwise after a few times its own longest pause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from simcoll.blackbox import BlackBox
+from simcoll.blackbox.accounts import LAUNCH_PATTERN, LaunchAccount, LaunchedRank, outcome_of, read_launch
+from simcoll.blackbox.format import SUFFIX
+from simcoll.blackbox.gather import find_records, matching, one_run
+from simcoll.blackbox.table import KnownEntries
+from simcoll.blackbox.tail import BoxTail
+from simcoll.core.process import stat_fields
+from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, State
+from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
+from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
+from simcoll.live.records import (
+    GroupProgress,
+    GroupTable,
+    Integers,
+    Records,
+    current_rows,
+    progress_of,
+    shares_of,
+    step_seconds,
+)
+from simcoll.live.words import why_of
+from simcoll.verifier.findings.finding import Bandwidth, Finding, Severity
+from simcoll.verifier.postmortem import judge, standstill
+
+_RECORDS_IN_ALL = 1 << 18
+_FEWEST, _MOST = 64, 1024
+"""The newest records of each rank that are kept at hand: so many in all, but at least and at most so many a rank."""
+
+_PAUSES = 4.0
+_SHORTEST, _LONGEST = 2.0, 30.0
+"""A job stands after so many times its longest recent pause, and between so many seconds."""
+
+_STILL_SECONDS = 0.25
+"""Nothing is proved of a job that was seen still for a shorter time."""
+
+_JUDGING = 10.0
+"""Judging takes at most one part in so many of the time."""
+
+_LEAST_BUSY = 0.1
+
+
+class JobWatch:
+    """The black boxes of one job below a folder. ``patience`` in seconds takes the place of the job's own pace.
+
+    With an ``executor`` the verifier judges there, and a look has what it has found so far: judging thousands of ranks
+    takes longer than looking at them.
+    """
+
+    def __init__(self, folder: Path, patience: float | None = None, executor: Executor | None = None) -> None:
+        self.folder = folder
+        self._patience = patience
+        self._executor = executor
+        self._judging: Future[_Judged] | None = None
+        self._known = KnownEntries()
+        self._tails: dict[Path, BoxTail] = {}
+        self._chosen: list[BoxTail] = []
+        self._times: Mapping[Path, int] = {}
+        self._heads: object = None
+        self._groups = GroupTable()
+        self._seen_ns = 0
+        self._changed_ns = 0
+        self._calls = 0
+        self._used: dict[int, tuple[int, float]] = {}
+        self._last = _Judged()
+        self._judged = 0.0
+        self._was: tuple[Motion, int] | None = None
+
+    def look(self) -> JobNow | None:
+        """The job as it is now; None where no rank has left a record yet."""
+        now = time.time_ns()
+        changed = self._read()
+        if not self._chosen:
+            return None
+        records = Records.of(self._chosen, self._groups)
+        first, before, self._seen_ns = not self._seen_ns, self._seen_ns, now
+        if first:
+            self._changed_ns = min(records.changed_ns(), now)
+        elif changed:
+            self._changed_ns = now
+        launch = self._launch()
+        ranks = self._ranks(records, launch, now)
+        groups = self._group_views(records, now)
+        ranks = _with_waits(ranks, groups)
+        motion = self._motion(records, ranks, now)
+        self._judge(ranks, launch, motion, now)
+        if self._last.proved and motion is Motion.MOVING:
+            motion = Motion.STANDING
+        calls = sum(tail.newest for tail in self._chosen)
+        rate = None if first or now == before else max(calls - self._calls, 0) / ((now - before) / 1e9)
+        self._calls = calls
+        steps = [one.step_seconds for one in ranks if one.step_seconds is not None]
+        headers = [tail.header for tail in self._chosen if tail.header is not None]
+        job = JobNow(
+            folder=str(self.folder),
+            time_ns=now,
+            world_size=max([header.world_size for header in headers] + [len(launch.ranks)]),
+            mode=headers[0].mode if headers else "",
+            motion=motion,
+            still_seconds=max(now - self._changed_ns, 0) / 1e9,
+            why="",
+            groups=groups,
+            ranks=ranks,
+            findings=self._last.findings,
+            proved=self._last.proved,
+            bandwidths=self._last.bandwidths,
+            step_seconds=float(np.median(steps)) if steps else None,
+            calls_per_second=rate,
+        )
+        return replace(job, why=why_of(job))
+
+    def _read(self) -> bool:
+        """Look at all files; returns True if any has changed."""
+        self._find_files()
+        changed = [tail.look() for tail in self._tails.values()]
+        heads = [(tail.path, tail.header.wall_ns) for tail in self._tails.values() if tail.header is not None]
+        if heads != self._heads:
+            self._heads = heads
+            boxes = {tail.path: box for tail in self._tails.values() if (box := tail.box()) is not None}
+            run, _ = one_run(list(boxes.values()))
+            wanted = {Path(box.path) for box in run}
+            kept = [tail for tail in self._tails.values() if tail.path in wanted]
+            self._chosen = sorted(kept, key=lambda tail: -1 if tail.header is None else tail.header.rank)
+        return any(changed)
+
+    def _find_files(self) -> None:
+        """Find the black boxes anew where a folder has got, or lost, a file."""
+        with contextlib.suppress(OSError):
+            folders = {self.folder, *(path.parent for path in self._tails)}
+            times = {folder: os.stat(folder).st_mtime_ns for folder in folders}
+            if self._tails and times == self._times:
+                return
+            self._times = times
+        files = [path for path in find_records(self.folder).files if path.name.endswith(SUFFIX)]
+        most = min(max(_RECORDS_IN_ALL // max(len(files), 1), _FEWEST), _MOST)
+        known = self._tails
+        self._tails = {path: known.get(path) or BoxTail(path, most, self._known) for path in files}
+
+    def _launch(self) -> LaunchAccount:
+        """The launchers' accounts beside the records as one; empty where the job runs under another launcher."""
+        folders = dict.fromkeys(tail.path.parent for tail in self._chosen)
+        accounts = [read_launch(path) for folder in folders for path in matching(folder, LAUNCH_PATTERN)]
+        ranks = {one.rank: one for account in accounts for one in account.ranks}
+        return LaunchAccount(tuple(ranks.values()), next((one.error for one in accounts if one.error), None))
+
+    def _ranks(self, records: Records, launch: LaunchAccount, now: int) -> list[RankNow]:
+        sizes = np.array([len(group.ranks) for group in self._groups.groups] or [0], np.int64)
+        shares, steps, rows = shares_of(records, sizes), step_seconds(records), current_rows(records)
+        ends = {one.rank: one for one in launch.ranks}
+        here = socket.gethostname()
+        found = []
+        for place, tail in enumerate(self._chosen):
+            box = tail.box()
+            assert box is not None
+            row = int(rows[place]) - int(records.bounds[place])
+            record = record_at(box, row) if rows[place] >= 0 else None
+            end = ends.get(box.rank)
+            group = box.groups[int(tail.slots[row]["group"])] if record is not None else None
+            found.append(
+                RankNow(
+                    rank=box.rank,
+                    host=box.host,
+                    pid=box.pid,
+                    doing=_doing(box, record, end, here=box.host == here),
+                    group=group,
+                    record=record,
+                    for_seconds=_seconds_since(record, now),
+                    waiting=_known(shares.waiting[place]),
+                    late=_known(shares.late[place]),
+                    step_seconds=_known(steps[place]),
+                    calls=tail.newest,
+                    lost=0 if tail.header is None else tail.header.lost,
+                    exit_code=None if end is None else end.exit_code,
+                    problem=tail.problem,
+                )
+            )
+        return found
+
+    def _group_views(self, records: Records, now: int) -> list[GroupNow]:
+        """The groups in which there is a record at hand, in the order in which they were made."""
+        progress = progress_of(records)
+        order = np.argsort(progress.group, kind="stable")
+        numbers, starts = np.unique(progress.group[order], return_index=True)
+        by_group = np.argsort(records.group, kind="stable")
+        bounds = np.searchsorted(records.group[by_group], [numbers, numbers + 1])
+        place_of = {rank: place for place, rank in enumerate(records.ranks)}
+        views = []
+        for at, number in enumerate(numbers.tolist()):
+            mine = order[starts[at] : starts[at + 1] if at + 1 < len(starts) else len(order)]
+            rows = by_group[bounds[0][at] : bounds[1][at]]
+            members = _members(self._groups.groups[number], records, progress, mine, place_of)
+            if members.made and max(members.made.values()):
+                views.append(self._group_view(self._groups.groups[number], records, rows, members, now))
+        return views
+
+    def _group_view(self, group: Group, records: Records, rows: Integers, members: _Members, now: int) -> GroupNow:
+        finished = min(members.done.values())
+        came = tuple(rank for rank, made in members.made.items() if made > finished)
+        shown = finished + 1 if came else finished
+        slots = records.slots[rows]
+        rows = rows[(slots["sequence"] == shown) & (slots["p2p_sequence"] == 0)]
+        record = self._record(records, int(rows[0])) if len(rows) else None
+        since = int(records.slots["scheduled_ns"][rows].min()) if came and len(rows) else 0
+        return GroupNow(
+            group=group,
+            finished=finished,
+            op="" if record is None else record.call.op,
+            source=UNKNOWN_SOURCE if record is None else record.source,
+            came=came,
+            absent=tuple(rank for rank, made in members.made.items() if made <= finished),
+            unknown=members.unknown,
+            for_seconds=max(now - since, 0) / 1e9 if since else 0.0,
+        )
+
+    def _record(self, records: Records, row: int) -> Record | None:
+        place = int(records.rank[row])
+        box = self._chosen[place].box()
+        return None if box is None else record_at(box, row - int(records.bounds[place]))
+
+    def _motion(self, records: Records, ranks: Sequence[RankNow], now: int) -> Motion:
+        if all(one.doing.over for one in ranks):
+            return Motion.ENDED
+        if not any(one.doing is Doing.WAITS for one in ranks):
+            return Motion.MOVING
+        pace = min(max(_PAUSES * records.longest_pause(), _SHORTEST), _LONGEST)
+        patience = pace if self._patience is None else self._patience
+        return Motion.STANDING if (now - self._changed_ns) / 1e9 > patience else Motion.MOVING
+
+    def _judge(self, ranks: Sequence[RankNow], launch: LaunchAccount, motion: Motion, now: int) -> None:
+        """Have the verifier judge the records at hand, as often as its own cost allows."""
+        if self._judging is not None:
+            if not self._judging.done():
+                return
+            self._last, self._judging = self._judging.result(), None
+            self._judged = time.monotonic()
+        over = sum(one.doing.over for one in ranks)
+        still = (now - self._changed_ns) / 1e9 >= _STILL_SECONDS and any(one.doing is Doing.WAITS for one in ranks)
+        news = (motion, over) != self._was
+        if not news and time.monotonic() - self._judged < max(1.0, _JUDGING * self._last.cost):
+            return
+        self._was = motion, over
+        boxes = [box for tail in self._chosen if (box := tail.box()) is not None]
+        stall = None
+        if still and motion is not Motion.ENDED:
+            stall = Stall(self._changed_ns, now, busy=self._busy(ranks), stopped=_stopped(ranks), over=False)
+        work = boxes, _outcome(ranks, launch), stall
+        if self._executor is not None:
+            self._judging = self._executor.submit(_judged, *work)
+        else:
+            self._last = _judged(*work)
+            self._judged = time.monotonic()
+
+    def _busy(self, ranks: Sequence[RankNow]) -> frozenset[int]:
+        """The ranks of this host whose processes have computed since they were last asked."""
+        ticks, now, here = os.sysconf("SC_CLK_TCK"), time.monotonic(), socket.gethostname()
+        busy = set()
+        for one in ranks:
+            fields = stat_fields(one.pid) if one.host == here else []
+            if len(fields) <= 14:
+                continue
+            used = int(fields[11]) + int(fields[12])
+            before = self._used.get(one.rank)
+            self._used[one.rank] = used, now
+            if before is not None and (used - before[0]) / ticks > _LEAST_BUSY * (now - before[1]):
+                busy.add(one.rank)
+        return frozenset(busy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The verifier's last word, and what it cost in seconds."""
+
+    findings: tuple[Finding, ...] = ()
+    proved: bool = False
+    bandwidths: tuple[Bandwidth, ...] = ()
+    cost: float = 0.0
+
+
+def _judged(boxes: Sequence[BlackBox], outcome: LaunchOutcome, stall: Stall | None) -> _Judged:
+    """Judge the newest records of a job: why it does not move, or what is wrong so far."""
+    begun = time.monotonic()
+    if stall is not None:
+        findings, proved = standstill(boxes, outcome, stall)
+        return _Judged(findings, proved, (), time.monotonic() - begun)
+    report = judge(boxes, outcome)
+    speeds = () if report.summary is None else tuple(report.summary.bandwidths)
+    return _Judged(tuple(report.findings), False, speeds, time.monotonic() - begun)
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The last collective that each recorded member (global rank) of a group has made, and ended.
+
+    ``unknown`` are those whose records at hand hold no call of the group, though older ones are gone.
+    """
+
+    made: Mapping[int, int]
+    done: Mapping[int, int]
+    unknown: tuple[int, ...]
+
+
+def _members(
+    group: Group, records: Records, progress: GroupProgress, mine: Integers, place_of: Mapping[int, int]
+) -> _Members:
+    made = dict(zip(progress.rank[mine].tolist(), progress.made[mine].tolist(), strict=True))
+    done = dict(zip(progress.rank[mine].tolist(), progress.done[mine].tolist(), strict=True))
+    recorded = [(rank, place_of[rank]) for rank in group.ranks if rank in place_of]
+    known = [(rank, place) for rank, place in recorded if place in made or records.whole[place]]
+    return _Members(
+        {rank: made.get(place, 0) for rank, place in known},
+        {rank: done.get(place, 0) for rank, place in known},
+        tuple(rank for rank, place in recorded if place not in made and not records.whole[place]),
+    )
+
+
+def has_errors(findings: Sequence[Finding]) -> bool:
+    """True if any of them is an error."""
+    return any(finding.severity is Severity.ERROR for finding in findings)
+
+
+def _doing(box: BlackBox, record: Record | None, end: LaunchedRank | None, *, here: bool) -> Doing:
+    if end is not None and end.exit_code is not None:
+        if end.stopped:
+            return Doing.STOPPED
+        return Doing.FAILED if end.exit_code else Doing.ENDED
+    if box.events and box.events[-1].kind == "exception":
+        return Doing.FAILED
+    if box.closed_ns:
+        return Doing.ENDED
+    if here and not _is_there(box.pid):
+        return Doing.GONE
+    waits = record is not None and record.state in (State.SCHEDULED, State.STARTED) and record.awaited
+    return Doing.WAITS if waits else Doing.RUNS
+
+
+def _is_there(pid: int) -> bool:
+    """False for a process of this host that has ended; True where /proc does not tell."""
+    fields = stat_fields(pid)
+    return (bool(fields) and fields[0] not in ("Z", "X")) or not stat_fields(os.getpid())
+
+
+def _stopped(ranks: Sequence[RankNow]) -> frozenset[int]:
+    here = socket.gethostname()
+    return frozenset(one.rank for one in ranks if one.host == here and stat_fields(one.pid)[:1] in (["T"], ["t"]))
+
+
+def _outcome(ranks: Sequence[RankNow], launch: LaunchAccount) -> LaunchOutcome:
+    """The launcher's account, or else what the records themselves say of the processes."""
+    if launch.ranks:
+        return outcome_of([launch])
+    return LaunchOutcome({one.rank: RankExit(0 if one.doing is Doing.ENDED else None) for one in ranks}, launched=False)
+
+
+def _with_waits(ranks: Sequence[RankNow], groups: Sequence[GroupNow]) -> list[RankNow]:
+    """The ranks with those for which they wait: who has not come to their collective, or the other end of a message."""
+    by_group = {(view.group.name, view.group.ranks): view for view in groups}
+    found = []
+    for one in ranks:
+        waits_for: tuple[int, ...] = ()
+        if one.doing is Doing.WAITS and one.record is not None and one.group is not None:
+            view = by_group.get((one.group.name, one.group.ranks))
+            if one.record.p2p_sequence:
+                peer = one.record.call.peer
+                known = peer is not None and 0 <= peer < len(one.group.ranks)
+                waits_for = (one.group.ranks[peer],) if known and peer is not None else ()
+            elif view is not None and one.record.sequence == view.finished + 1:
+                waits_for = view.absent
+        found.append(replace(one, waits_for=waits_for))
+    return found
+
+
+def _seconds_since(record: Record | None, now: int) -> float:
+    if record is None:
+        return 0.0
+    return max(now - (record.finished_ns or record.scheduled_ns), 0) / 1e9
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

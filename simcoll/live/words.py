@@ -1,0 +1,92 @@
+"""The state of a running job in one line, and of its ranks in a few words."""
+
+from __future__ import annotations
+
+from simcoll.core.ranges import ranks_text
+from simcoll.core.units import show_seconds
+from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
+from simcoll.reports.terminal import ended_text
+from simcoll.verifier.findings.describe import group_name, source_text
+from simcoll.verifier.findings.finding import Severity
+
+_NOTICEABLE = 0.05
+"""The share of time from which on a late rank is named."""
+
+
+def why_of(job: JobNow) -> str:
+    """One line that says why the job is in its state: the first finding, or where its ranks are."""
+    told = next((one for one in job.findings if one.severity is Severity.ERROR), None)
+    finding = "" if told is None else f"{told.message} ({told.code})"
+    if job.motion is Motion.ENDED:
+        return finding or _ended_text(job)
+    if job.motion is Motion.STANDING:
+        return f"for {show_seconds(job.still_seconds)}: {finding or _standing_text(job)}"
+    return finding or _moving_text(job)
+
+
+def doing_text(one: RankNow) -> str:
+    """``waits 1.2 s for rank 3``, ``runs its own code``, ``failed (exit code 1)``."""
+    if one.problem:
+        return f"cannot be read: {one.problem}"
+    if one.doing is Doing.WAITS:
+        whom = f" for {ranks_text(one.waits_for)}" if one.waits_for else ""
+        return f"waits {show_seconds(one.for_seconds)}{whom}"
+    if one.doing is Doing.RUNS:
+        return f"runs its own code for {show_seconds(one.for_seconds)}" if one.record is not None else "runs"
+    if one.doing is Doing.GONE:
+        return f"process {one.pid} is gone"
+    if one.doing is Doing.FAILED and one.exit_code:
+        return f"failed{ended_text(one.exit_code)}"
+    return one.doing.value
+
+
+def call_text(one: RankNow) -> str:
+    """The call in which a rank is, or after which it runs: operation, number, group, line."""
+    if one.record is None or one.group is None:
+        return "no call yet"
+    number = one.record.p2p_sequence or one.record.sequence
+    at = source_text(one.record.source)
+    return f"{one.record.call.op} #{number} of {group_name(one.group)} at {at}"
+
+
+def _ended_text(job: JobNow) -> str:
+    failed = [one for one in job.ranks if one.doing in (Doing.FAILED, Doing.GONE)]
+    if failed:
+        return f"rank {failed[0].rank}: {doing_text(failed[0])}"
+    return f"{'all ' if len(job.ranks) == job.world_size else ''}{ranks_text(one.rank for one in job.ranks)} ended"
+
+
+def _standing_text(job: JobNow) -> str:
+    """The group in which ranks wait longest for one that has not come; or any rank that waits."""
+    stuck = [view for view in job.groups if view.came and view.absent]
+    if stuck:
+        view = max(stuck, key=lambda view: view.for_seconds)
+        absent = next(one for one in job.ranks if one.rank == view.absent[0])
+        return (
+            f"{ranks_text(view.came)} {'wait' if len(view.came) > 1 else 'waits'} in {view.op} #{view.finished + 1} of "
+            f"{group_name(view.group)} at {source_text(view.source)} for {ranks_text(view.absent)}; "
+            f"rank {absent.rank} {doing_text(absent)}, last in {call_text(absent)}"
+        )
+    waiting = [one for one in job.ranks if one.doing is Doing.WAITS]
+    first = max(waiting, key=lambda one: one.for_seconds)
+    return f"{ranks_text(one.rank for one in waiting)}: rank {first.rank} {doing_text(first)} in {call_text(first)}"
+
+
+def _moving_text(job: JobNow) -> str:
+    parts = []
+    if (view := _main_group(job)) is not None:
+        parts.append(
+            f"{group_name(view.group)} has finished collective {view.finished}, {view.op} at {source_text(view.source)}"
+        )
+    if job.step_seconds is not None:
+        parts.append(f"a step takes {show_seconds(job.step_seconds)}")
+    late = [one for one in job.ranks if (one.late or 0.0) >= _NOTICEABLE]
+    if late:
+        worst = max(late, key=lambda one: one.late or 0.0)
+        parts.append(f"the others wait for rank {worst.rank} {100 * (worst.late or 0.0):.0f} % of the time")
+    return "; ".join(parts) or "ranks run their own code"
+
+
+def _main_group(job: JobNow) -> GroupNow | None:
+    """The largest group, of these the first."""
+    return max(job.groups, key=lambda view: len(view.group.ranks), default=None)
