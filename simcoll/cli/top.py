@@ -17,6 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
 from simcoll.cli.arguments import add_output_arguments, request_of
 from simcoll.cli.output import Output
 from simcoll.cli.status import exit_code, seen_twice
@@ -104,10 +108,6 @@ def _follow(watch: JobWatch, request: TopRequest, output: Output) -> int:
 
 def _view(watch: JobWatch, interval: float) -> int:
     """The picture on a terminal, with keys."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
     console = Console(markup=False, emoji=False, highlight=False)
     choice, job = Choice(), watch.look()
     with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
@@ -127,11 +127,8 @@ def _view(watch: JobWatch, interval: float) -> int:
     return OK if job is None else exit_code(job)
 
 
-def _with_keys(picture: object) -> object:
-    from rich.console import Group
-    from rich.text import Text
-
-    return Group(picture, Text(_KEYS, "dim"))  # type: ignore[arg-type]
+def _with_keys(picture: RenderableType) -> Group:
+    return Group(picture, Text(_KEYS, "dim"))
 
 
 def chosen(choice: Choice, key: str, job: JobNow | None) -> Choice:

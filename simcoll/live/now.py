@@ -41,8 +41,8 @@ class RankNow:
     """One rank (global). ``record`` is the call in which it is, or after which it runs its own code; None before any.
 
     ``for_seconds`` is the time for which it has waited there, or since its last call; ``waits_for`` are the ranks
-    without which its call cannot end. ``waiting`` is the share of its recent time in which it waited for others, ``late``
-    that in which all others waited for it, ``step_seconds`` the time of a step; None where the records do not tell.
+    without which its call cannot end. ``waiting`` is the share of its recent time in which it waited for others,
+    ``late`` that in which all others waited for it, ``step_seconds`` the time of a step; None where the records do not tell.
     ``exit_code`` is that of its process, where a launcher saw it. ``problem`` says why its file cannot be read.
     """
 

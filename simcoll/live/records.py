@@ -1,8 +1,8 @@
 """The newest records of all ranks as one table, and what follows from it: progress of groups, waiting, steps.
 
 How long a rank was inside a collective is measured by its own clock alone: the one that comes last is inside for the
-shortest time, so that clocks of hosts need not agree. A rank *waits* in a collective for as long as it was inside longer
-than the last one, and the last one is *late* by as much as it was inside shorter than the last but one. Where a device
+shortest time, so that clocks of hosts need not agree. A rank *waits* in a collective for as long as it was inside
+longer than the last one, and the last one is *late* by as much as it was inside shorter than the last but one. Where a device
 runs the calls, its times are taken; asynchronous calls without such times are left out, since a host computes
 meanwhile.
 """
@@ -178,10 +178,8 @@ def shares_of(records: Records, sizes: Integers) -> Shares:
     told = np.bincount(records.rank[rows], np.repeat(known, counts), total) > 0
     with np.errstate(invalid="ignore", divide="ignore"):
         usable = told & (span >= _LEAST_SPAN)
-        return Shares(
-            np.where(usable, np.clip(waiting / span, 0, 1), np.nan),
-            np.where(usable, np.clip(late / span, 0, 1), np.nan),
-        )
+        shares = (np.where(usable, np.clip(one / span, 0, 1), np.nan) for one in (waiting, late))
+        return Shares(*shares)
 
 
 def _spans(records: Records) -> Floats:
@@ -197,8 +195,8 @@ def _spans(records: Records) -> Floats:
 def step_seconds(records: Records) -> Floats:
     """The median time of a rank's last steps in seconds, NaN where its calls do not repeat.
 
-    A step is what :func:`simcoll.pricing.rank_program.period_of` finds: the shortest sequence of calls (group, signature
-    and line) that repeats.
+    A step is what :func:`simcoll.pricing.rank_program.period_of` finds: the shortest sequence of calls (group,
+    signature and line) that repeats.
     """
     found = np.full(len(records.ranks), np.nan)
     tokens = records.slots["group"].astype(np.int64) << 42

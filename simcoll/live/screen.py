@@ -8,9 +8,8 @@ from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
-from rich.text import Text
 
-from simcoll.core.ranges import ranks_text
+from simcoll.core.ranges import ranks_text, span_text
 from simcoll.core.text import plain
 from simcoll.core.units import show_seconds
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
@@ -115,17 +114,14 @@ def _groups(groups: Sequence[GroupNow], rows: int | None) -> RenderableType:
     table = _table("group", "finished", "next", "came", "not come", "for")
     shown = groups if rows is None else groups[:rows]
     for view in shown:
-        came = ranks_text(view.came).removeprefix("ranks ").removeprefix("rank ") if view.came else ""
-        absent = (
-            ranks_text(view.absent).removeprefix("ranks ").removeprefix("rank ") if view.came and view.absent else ""
-        )
+        absent = view.absent if view.came else ()
         at = f"{view.op} {source_text(view.source)}".strip() if view.came else ""
         table.add_row(
             plain(group_name(view.group)),
             f"#{view.finished}",
             plain(at),
-            plain(came),
-            plain(absent),
+            plain(span_text(view.came)),
+            plain(span_text(absent)),
             show_seconds(view.for_seconds) if view.came else "",
         )
     if len(shown) < len(groups):

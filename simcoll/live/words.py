@@ -37,7 +37,8 @@ def doing_text(one: RankNow) -> str:
         return f"process {one.pid} is gone"
     if one.doing is Doing.FAILED and one.exit_code:
         return f"failed{ended_text(one.exit_code)}"
-    return one.doing.value
+    word: str = one.doing.value
+    return word
 
 
 def call_text(one: RankNow) -> str:
