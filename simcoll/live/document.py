@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import resources
+from typing import Any
 
 from simcoll.core.record import Record
 from simcoll.live.now import GroupNow, JobNow, RankNow
@@ -11,6 +12,7 @@ from simcoll.reports.json_report import (
     bandwidth_document,
     finding_document,
     group_document,
+    json_schema,
     seconds,
     source_document,
     stack_document,
@@ -41,10 +43,11 @@ def job_document(job: JobNow) -> dict[str, object]:
 
 
 def job_schema() -> dict[str, object]:
-    """The JSON Schema of :func:`job_document`."""
+    """The JSON Schema of :func:`job_document`, together with the definitions of reports that it uses."""
     text = resources.files("simcoll.live").joinpath("job.schema.json").read_text(encoding="utf-8")
-    schema: dict[str, object] = json.loads(text)
-    return schema
+    schema: dict[str, Any] = json.loads(text)
+    definitions: dict[str, Any] = json_schema()["$defs"]  # type: ignore[assignment]
+    return schema | {"$defs": definitions | schema["$defs"]}
 
 
 def _group(view: GroupNow) -> dict[str, object]:

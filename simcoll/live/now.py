@@ -42,8 +42,8 @@ class RankNow:
 
     ``for_seconds`` is the time for which it has waited there, or since its last call; ``waits_for`` are the ranks
     without which its call cannot end. ``waiting`` is the share of its recent time in which it waited for others,
-    ``late`` that in which all others waited for it, ``step_seconds`` the time of a step; None where the records do not tell.
-    ``exit_code`` is that of its process, where a launcher saw it. ``problem`` says why its file cannot be read.
+    ``late`` that in which all others waited for it, ``step_seconds`` the time of a step; None where the records do not
+    tell. ``exit_code`` is that of its process, where a launcher saw it. ``problem`` says why its file cannot be read.
     """
 
     rank: int

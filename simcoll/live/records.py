@@ -2,8 +2,8 @@
 
 How long a rank was inside a collective is measured by its own clock alone: the one that comes last is inside for the
 shortest time, so that clocks of hosts need not agree. A rank *waits* in a collective for as long as it was inside
-longer than the last one, and the last one is *late* by as much as it was inside shorter than the last but one. Where a device
-runs the calls, its times are taken; asynchronous calls without such times are left out, since a host computes
+longer than the last one, and the last one is *late* by as much as it was inside shorter than the last but one. Where a
+device runs the calls, its times are taken; asynchronous calls without such times are left out, since a host computes
 meanwhile.
 """
 

@@ -20,8 +20,8 @@ from simcoll.verifier.findings.finding import Severity
 _STYLES = {Motion.MOVING: "green", Motion.STANDING: "bold red", Motion.ENDED: "bold"}
 _DOING = {Doing.WAITS: "yellow", Doing.FAILED: "red", Doing.GONE: "red"}
 
-_NARROWEST = {"rank": 4, "finished": 8, "for": 8, "waits": 5, "late": 5, "step": 8}
-"""The least width of columns that are never cut."""
+_CUT = {"group": 2, "next": 4, "came": 2, "not come": 2, "does": 3, "call": 4}
+"""The columns whose texts are cut where there is no room for all, and their shares of the room."""
 
 Order = Callable[[RankNow], tuple[float, ...]]
 
@@ -149,9 +149,9 @@ def _ranks(ranks: Sequence[RankNow], choice: Choice, rows: int | None) -> Render
 
 def _table(*headings: str) -> Table:
     """A table of one line a row, in which long texts are cut."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold dim")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold dim", expand=True)
     for heading in headings:
-        table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=_NARROWEST.get(heading))
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=_CUT.get(heading))
     return table
 
 

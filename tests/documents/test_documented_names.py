@@ -16,6 +16,7 @@ import simcoll
 from simcoll import testing
 from simcoll.cli import main
 from simcoll.cli.arguments import add_topology_arguments
+from simcoll.live.document import job_schema
 from simcoll.reports.json_report import json_schema
 from tests.release.test_layers import LAYERS, package_of
 
@@ -113,6 +114,10 @@ def test_the_page_on_scenarios_has_every_key(capsys: pytest.CaptureFixture[str])
     assert keys_of("scenarios.md", "## JSON") == set(found)
 
 
+def test_the_page_on_running_jobs_has_every_key() -> None:
+    assert keys_of("top.md", "## JSON") == set(job_schema()["properties"])
+
+
 def test_the_page_on_reports_has_every_key_that_the_schema_has() -> None:
     assert keys_of("report.md", "## `report.json`") == set(json_schema()["properties"])
 
@@ -125,6 +130,8 @@ COMMANDS = {
     "simulate": "scenarios.md",
     "calibrate": "estimator.md",
     "plan": "plan.md",
+    "status": "top.md",
+    "top": "top.md",
 }
 
 

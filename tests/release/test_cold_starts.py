@@ -47,6 +47,8 @@ COMMANDS: dict[str, tuple[int, str, tuple[object, ...]]] = {
     "topology": (0, "h100", ("topology", "list")),
     "rules": (0, "reduce-op-mismatch", ("rules", "SC104")),
     "demo": (0, "SC104", ("demo",)),
+    "status": (2, "", ("status", "no-such-folder")),
+    "top": (2, "", ("top", "--once")),
 }
 """The exit code, a word that is printed, and the command's words."""
 

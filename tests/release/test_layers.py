@@ -47,6 +47,7 @@ LAYERS = (
     "simcoll.dryrun",
     "simcoll.simulation",
     "simcoll.plan",
+    "simcoll.live",
     "simcoll.testing",
     "simcoll.cli",
 )

@@ -108,6 +108,21 @@ def write_stalled_job(folder: Path) -> None:
     (folder / "report.json").write_text("{}")
 
 
+def write_job_that_waits(folder: Path) -> None:
+    """A job as it is while ranks 0 to 2 wait in their second collective, to which rank 3 has not come."""
+    folder.mkdir()
+    for rank in range(4):
+        box = BlackBoxWriter(folder / f"rank{rank:05d}.simcoll", rank=rank, world_size=4, mode="record", records=64)
+        group = box.group(WORLD)
+        for number in range(1 if rank == 3 else 2):
+            ticket = box.schedule(
+                Slot(group, number + 1, box.signature(all_reduce(200)), box.source(LINES[number]), state=State.STARTED)
+            )
+            box.mark(ticket, AWAITED)
+            if number == 0:
+                box.advance(ticket)
+
+
 def dump_of(rank: int) -> dict[str, object]:
     """A Flight Recorder dump of a rank of two."""
     frames = [{"name": "step", "filename": "train.py", "line": 7}]

@@ -1,0 +1,162 @@
+"""``simcoll status`` and ``simcoll top``: one line and an exit code, a picture, a document, keys."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import jsonschema
+import pytest
+
+from simcoll.cli import main
+from simcoll.cli.top import chosen
+from simcoll.live.document import job_document, job_schema
+from simcoll.live.screen import FILTERS, ORDERS, Choice, ranks_shown
+from simcoll.live.watch import JobWatch
+from tests.support.jobs import write_job, write_job_that_waits
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_job(tmp_path / "job")
+    return tmp_path / "job"
+
+
+@pytest.fixture
+def standing(tmp_path, monkeypatch):
+    """A job of which rank 3 has not come, and whose processes seem to be there."""
+    write_job_that_waits(tmp_path / "standing")
+    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
+    return tmp_path / "standing"
+
+
+def test_status_of_a_job_that_ended_well(folder, capsys):
+    assert main(["status", str(folder)]) == 0
+    assert capsys.readouterr().out == "ended: all ranks 0-3 ended\n"
+
+
+def test_status_of_a_job_with_a_finding(tmp_path, capsys):
+    write_job(tmp_path / "wrong", wrong=[1])
+    assert main(["status", str(tmp_path / "wrong")]) == 3
+    assert "(SC104)" in capsys.readouterr().out
+
+
+def test_status_of_a_job_that_stands(standing, capsys):
+    assert main(["status", str(standing), "--stall", "0.1"]) == 4
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("standing: for ")
+    assert "wait in" in said
+    assert "for rank 3" in said
+
+
+@pytest.mark.parametrize("command", [["status"], ["top", "--once"]])
+@pytest.mark.parametrize("kind", ["ended", "standing"])
+def test_the_document_fits_its_schema(folder, standing, command, kind, capsys):
+    code = main([*command, str(folder if kind == "ended" else standing), "--json", "--stall", "0.1"])
+    assert code == (0 if kind == "ended" else 4)
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, job_schema())
+    assert document["motion"] == kind
+    assert [one["rank"] for one in document["ranks"]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("given, why", [("missing", "expected the folder"), ("empty", "no readable black box")])
+@pytest.mark.parametrize("command", [["status"], ["top", "--once"]])
+def test_a_folder_without_a_job_is_refused(tmp_path, command, given, why, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main([*command, str(tmp_path / given)]) == 2
+    said = capsys.readouterr()
+    assert why in " ".join(said.err.split())
+    assert said.out == ""
+
+
+def test_top_takes_the_newest_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["top", "--once"]) == 2
+    (tmp_path / "simcoll-out").mkdir()
+    write_job(tmp_path / "simcoll-out" / "first")
+    write_job(tmp_path / "simcoll-out" / "second", wrong=[1])
+    os.utime(tmp_path / "simcoll-out" / "first", (1, 1))
+    capsys.readouterr()
+    assert main(["top", "--once"]) == 3
+    assert "second" in capsys.readouterr().out
+
+
+def test_a_picture_fits_eighty_columns(standing, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["top", "--once", "--stall", "0.1", str(standing)]) == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line for line in lines if line.strip().startswith(("0 ", "1 ", "2 ", "3 "))]
+    assert len(rows) == 4
+
+
+def test_a_plain_picture_is_ascii(standing, capsys):
+    main(["top", "--once", "--plain", str(standing)])
+    said = capsys.readouterr().out
+    assert said.isascii()
+    assert "rank 3; does " in said
+
+
+def test_looks_are_printed_until_the_job_has_ended(folder, capsys):
+    assert main(["top", "--json", "--interval", "0.1", str(folder)]) == 0
+    assert [json.loads(line)["motion"] for line in capsys.readouterr().out.splitlines()] == ["ended"]
+
+
+def test_an_interval_of_nothing_is_refused(folder, capsys):
+    assert main(["top", "--interval", "0", str(folder)]) == 2
+    assert "--interval" in capsys.readouterr().err
+
+
+def test_keys_change_what_is_shown(standing, folder):
+    job = JobWatch(standing, 0.1).look()
+    choice = Choice()
+    orders = set()
+    for _ in ORDERS:
+        choice = chosen(choice, "s", job)
+        orders.add(choice.order)
+    assert orders == set(ORDERS)
+    shown = {}
+    for _ in FILTERS:
+        choice = chosen(choice, "f", job)
+        shown[choice.shown] = [one.rank for one in ranks_shown(job, choice)]
+    assert shown == {"all": [0, 1, 2, 3], "waiting": shown["waiting"], "not waiting": shown["not waiting"], "ended": []}
+    assert sorted(shown["waiting"] + shown["not waiting"]) == [0, 1, 2, 3]
+    of_group = JobWatch(folder).look()
+    groups = [chosen(Choice(group=number), "g", of_group).group for number in (None, 0, 1, 2)]
+    assert groups == [0, 1, 2, None]
+    assert {one.rank for one in ranks_shown(of_group, Choice(group=1))} == {0, 1}
+    assert [chosen(Choice(rank=rank), "r", job).rank for rank in (None, 0, 3)] == [0, 1, None]
+    assert chosen(Choice(), "p", job).paused
+    assert chosen(Choice(first=1), "k", job).first == 0
+    assert chosen(Choice(), "x", job) == Choice()
+
+
+def test_a_terminal_shows_it_and_q_ends_it(folder):
+    mine, theirs = pty.openpty()
+    command = [sys.executable, "-m", "simcoll", "top", "--interval", "0.2", str(folder)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment) as process:
+        os.close(theirs)
+        said, limit = b"", time.monotonic() + 60
+        while b"q quit" not in said and time.monotonic() < limit:
+            said += os.read(mine, 1 << 16)
+        os.write(mine, b"srx")
+        time.sleep(0.5)
+        os.write(mine, b"q")
+        while True:
+            try:
+                said += os.read(mine, 1 << 16)
+            except OSError:
+                break
+        error = process.stderr.read()
+    os.close(mine)
+    assert process.returncode == 0, error
+    assert b"all ranks 0-3 ended" in said
+    assert b"process 1" in said or b"process" in said
+
+
+def test_a_document_can_be_made_of_any_look(folder):
+    jsonschema.validate(job_document(JobWatch(folder).look()), job_schema())

@@ -1,0 +1,145 @@
+"""Real jobs while they run: a slow rank, one that hangs, one that is killed, and jobs that left their files."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from simcoll.live.now import Doing, Motion
+from simcoll.live.watch import JobWatch, has_errors
+from tests.support.jobs import write_job, write_job_that_waits
+
+PROGRAM = """
+import os, signal, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+tensor = torch.ones(8)
+for step in range(2000):
+    time.sleep(0.05 if rank == 1 else 0.005)
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor)
+    if step == 40 and rank == 1 and sys.argv[1] == "hang":
+        time.sleep(600)
+    if step == 40 and rank == 1 and sys.argv[1] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+SECONDS = 120
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Start the program on three ranks; its watch."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    started = []
+
+    def start(kind, *options):
+        folder = tmp_path / "out"
+        command = [sys.executable, "-m", "simcoll", "run", *options, "--out", str(folder), "--nproc-per-node", "3"]
+        started.append(
+            subprocess.Popen(
+                [*command, str(tmp_path / "program.py"), kind],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+        return JobWatch(folder)
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def until(watch, holds):
+    """Look until something holds of the job; the look at which it does."""
+    limit = time.monotonic() + SECONDS
+    while time.monotonic() < limit:
+        job = watch.look()
+        if job is not None and holds(job):
+            return job
+        time.sleep(0.25)
+    raise AssertionError(f"not seen in {SECONDS} s; last: {job and (job.motion, job.why)}")
+
+
+def test_a_slow_rank_is_named_while_the_job_moves(job):
+    seen = until(job("slow", "--mode", "record"), lambda job: job.ranks[0].calls > 60 and len(job.ranks) == 3)
+    assert seen.motion is Motion.MOVING
+    assert not has_errors(seen.findings)
+    assert "wait for rank 1" in seen.why
+    assert seen.ranks[1].late > 0.4 > 0.2 > seen.ranks[1].waiting
+    assert seen.ranks[0].waiting > 0.4
+    assert seen.step_seconds == pytest.approx(0.055, abs=0.05)
+    (group,) = seen.groups
+    assert group.group.ranks == (0, 1, 2)
+    assert group.finished >= 55
+
+
+def test_a_job_that_hangs_stands_and_says_for_whom(job):
+    watch = job("hang", "--mode", "detail")
+    seen = until(watch, lambda job: job.motion is Motion.STANDING)
+    assert [finding.code for finding in seen.findings] == ["SC201"]
+    assert seen.findings[0].culprits == (1,)
+    assert [one.doing for one in seen.ranks] == [Doing.WAITS, Doing.RUNS, Doing.WAITS]
+    assert [one.waits_for for one in seen.ranks] == [(1,), (), (1,)]
+    (group,) = seen.groups
+    assert (group.finished, group.came, group.absent) == (82, (0, 2), (1,))
+    assert "rank 1" in seen.why
+    assert seen.still_seconds >= 2
+
+
+def test_a_killed_rank_is_the_cause(job):
+    seen = until(job("kill", "--mode", "record"), lambda job: job.motion is Motion.ENDED)
+    assert seen.ranks[1].doing is Doing.FAILED
+    assert seen.ranks[1].exit_code == -signal.SIGKILL
+    assert [finding.code for finding in seen.findings] == ["SC701"]
+    assert seen.findings[0].culprits == (1,)
+
+
+def test_ranks_are_not_touched_by_a_look(tmp_path):
+    write_job(tmp_path / "job")
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "job").iterdir()}
+    JobWatch(tmp_path / "job").look()
+    assert before == {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "job").iterdir()}
+
+
+def test_a_job_that_ended_well(tmp_path):
+    write_job(tmp_path / "job")
+    seen = JobWatch(tmp_path / "job").look()
+    assert seen.motion is Motion.ENDED
+    assert seen.why == "all ranks 0-3 ended"
+    assert {view.group.name: view.finished for view in seen.groups} == {"0": 24, "1": 16, "2": 16}
+    assert not seen.findings
+
+
+def test_a_wrong_call_is_found(tmp_path):
+    write_job(tmp_path / "job", wrong=[2])
+    seen = JobWatch(tmp_path / "job").look()
+    assert [finding.code for finding in seen.findings] == ["SC104"]
+    assert seen.why.endswith("(SC104)")
+
+
+def test_processes_that_are_gone_are_said_to_be(tmp_path, monkeypatch):
+    write_job_that_waits(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: False)
+    seen = JobWatch(tmp_path / "job").look()
+    assert {one.doing for one in seen.ranks} == {Doing.GONE}
+    assert seen.motion is Motion.ENDED
+    assert "is gone" in seen.why
+
+
+def test_a_folder_without_records_is_no_job_yet(tmp_path):
+    assert JobWatch(tmp_path).look() is None
+    write_job(tmp_path / "job")
+    watch = JobWatch(tmp_path)
+    assert watch.look().world_size == 4
+
+
+def test_a_file_that_cannot_be_read_leaves_the_others(tmp_path):
+    write_job(tmp_path / "job")
+    (tmp_path / "job" / "rank00001.simcoll").write_bytes(b"torn")
+    seen = JobWatch(tmp_path / "job").look()
+    assert [one.rank for one in seen.ranks] == [0, 2, 3]
+    assert seen.world_size == 4
