@@ -62,7 +62,7 @@ def test_the_document_fits_its_schema(folder, standing, command, kind, capsys):
     assert [one["rank"] for one in document["ranks"]] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("given, why", [("missing", "expected the folder"), ("empty", "no readable black box")])
+@pytest.mark.parametrize(("given", "why"), [("missing", "expected the folder"), ("empty", "no readable black box")])
 @pytest.mark.parametrize("command", [["status"], ["top", "--once"]])
 def test_a_folder_without_a_job_is_refused(tmp_path, command, given, why, capsys):
     (tmp_path / "empty").mkdir()

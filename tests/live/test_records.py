@@ -54,7 +54,7 @@ def test_clocks_of_hosts_need_not_agree():
 
 
 @pytest.mark.parametrize(
-    "flags, told",
+    ("flags", "told"),
     [(AWAITED, True), (ASYNCHRONOUS | AWAITED, False), (ASYNCHRONOUS | ON_DEVICE, True)],
     ids=["synchronous", "asynchronous on the host", "asynchronous on a device"],
 )
