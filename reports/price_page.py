@@ -40,7 +40,7 @@ class Bar:
     text: str
 
     def placed(self, longest: float) -> list[tuple[float, float]]:
-        """Where each part begins and how wide it is, in hundredths of the chart's width."""
+        """The begin and the width of each part, in hundredths of the chart's width."""
         found, at = [], 0.0
         for part in self.seconds:
             width = part / longest * 100 if longest else 0.0

@@ -1,4 +1,4 @@
-"""What a job does now, as a value: groups, ranks, who waits for whom, whether it moves."""
+"""The state of a job at one moment, as a value: groups, ranks, who waits for whom, whether it moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Motion(Enum):
 
 
 class Doing(Enum):
-    """What a rank does. ``stopped``: its launcher ended it, because another rank had failed or the job was to end;
+    """The activity of a rank. ``stopped``: its launcher ended it, because another rank had failed or the job was to end;
     ``gone``: its process is not there any more, and has not said that it ended.
     """
 

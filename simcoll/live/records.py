@@ -114,7 +114,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupProgress:
-    """How far the recorded members of each group (by the job's number) have come in their collectives.
+    """The progress of the recorded members of each group (by the job's number) in their collectives.
 
     One element for each pair of a group and a rank that has a record in it: ``group``, ``rank`` (place in the table),
     ``made`` and ``done``, the sequence numbers of the last collective that was made, and that has ended.

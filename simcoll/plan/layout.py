@@ -23,7 +23,7 @@ class LayoutError(SimcollError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a job is laid out.
+    """The layout of a job over its GPUs.
 
     ``zero`` is the stage of ZeRO (arXiv:1910.02054) within the ``dp_shard`` ranks: 0 replicates everything, 1 shards
     the optimizer's state, 2 gradients too, 3 parameters too (FSDP; with ``dp_replicate``, HSDP). ``micro_batch`` and
@@ -109,7 +109,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What trains beside the layout: ``adapters`` where only low-rank adapters are trained (LoRA, arXiv:2106.09685),
+    """The rest of a job beside its layout: ``adapters`` where only low-rank adapters are trained (LoRA, arXiv:2106.09685),
     ``overlaps_tensor`` where products and tensor parallel collectives run in pieces beside each other.
     """
 

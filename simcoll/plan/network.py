@@ -1,4 +1,4 @@
-"""What collectives cost on a cluster: on a graph as it stands, or on two NVLink domains that stand for all.
+"""The cost of collectives on a cluster: on a graph as it stands, or on two NVLink domains that stand for all.
 
 The closed form of `simcoll.estimator` needs a few numbers of a group: members, domains, bandwidths, latencies. With
 like servers on one ideal network the bandwidths and latencies are those of two domains, however many there are.

@@ -21,7 +21,7 @@ _IDLE: Mapping[str, int] = {"pipeline bubble": 2, "fixed": 2} | dict.fromkeys(
 
 
 def price_of(found: Plan, gpu_hour: float) -> float:
-    """What a million tokens cost where a GPU costs so much an hour."""
+    """The cost of a million tokens at this price of a GPU hour."""
     return gpu_hour / 3600 / found.tokens_per_second_per_gpu * 1e6
 
 

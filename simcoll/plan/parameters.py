@@ -88,12 +88,12 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
 
 
 def first_of(model: Model) -> tuple[Parameter, ...]:
-    """What stands before the layers: the embedding, and learned positions."""
+    """The parameters before the layers: the embedding, and learned positions."""
     return _tensors(model, "embedding", "positions")
 
 
 def last_of(model: Model) -> tuple[Parameter, ...]:
-    """What stands behind the layers: the last norm, and the head where it is not the embedding."""
+    """The parameters behind the layers: the last norm, and the head where it is not the embedding."""
     return _tensors(model, "norms", "head")
 
 

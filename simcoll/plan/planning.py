@@ -76,11 +76,11 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the memory of a GPU holds it."""
+        """True if the memory of a GPU holds it."""
         return self.memory.total <= self.capacity
 
     def program(self, stage: int = 0) -> Sequence[Collective]:
-        """What the first rank of a pipeline stage sends in a step; raises LayoutError for a stage that there is not."""
+        """The calls of the first rank of a pipeline stage in a step; raises LayoutError for a stage that there is not."""
         rank = stage * self.layout.stage_size
         return program_of(self.model, self.layout, conventions_of(self.framework.name), rank, self.training)
 
@@ -119,7 +119,7 @@ def plan(
     framework: str = "torchtitan",
     **layout: Any,
 ) -> Plan:
-    """What a step of ``model`` costs, in milliseconds of work and without a GPU.
+    """The plan of a step of ``model``, computed in milliseconds and without a GPU.
 
     ``model`` is the name of one that comes with simcoll, a TOML file or a `Model`; ``topology`` a graph, a preset or a
     file, or else the cluster that ``gpu``, ``nodes`` and the like describe. ``layout`` has the fields of `Layout`;
@@ -153,7 +153,7 @@ def plan_of(
 
 
 def _limit(times: StepTime) -> str:
-    """What takes most of a step, and what takes most of the time in which nothing is computed."""
+    """The part that takes most of a step, and the one that takes most of the time in which nothing is computed."""
     whole, terms = times.seconds, times.terms()
     most = max(terms, key=lambda name: terms[name])
     text = f"the largest part of a step: {most}, {terms[most] / whole:.0%}; all compute: {times.compute / whole:.0%}"

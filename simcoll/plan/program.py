@@ -1,4 +1,4 @@
-"""What one rank of a job sends in a training step: its collectives and messages, of which the step's time is made.
+"""The collectives and messages of one rank in a training step, of which the step's time is made.
 
 Ranks of one pipeline stage are of a kind: they make the same calls in groups of their own. Sizes are those of torch
 2.13: FSDP2 (torch/distributed/fsdp/_fully_shard) gathers each unit before its forward and its backward pass, and adds
@@ -24,7 +24,7 @@ _BUCKETS = 1 << 20, 25 << 20
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
-    """What training programs send differently.
+    """The differences between training programs in what they send.
 
     ``parameters``, ``gradients`` and ``activations``: the dtypes in which they are sent.
     ``one_root``: FSDP's unit outside the layers is the embedding with the head; else each is a unit.
@@ -82,7 +82,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many layers of each kind a pipeline stage holds, and how much of the embedding and of the head."""
+    """The numbers of layers of each kind in a pipeline stage, and its shares of the embedding and of the head."""
 
     layers: tuple[tuple[Layer, float], ...]
     first: float
@@ -90,7 +90,7 @@ class Share:
 
 
 def share_of(model: Model, layout: Layout, stage: int) -> Share:
-    """What a stage holds: layers are cut as evenly as whole ones can be, virtual stages in turn."""
+    """The contents of a stage: layers are cut as evenly as whole ones can be, virtual stages in turn."""
     chunks, total = layout.pp * layout.virtual_stages, model.layers
     spans = [(one * total // chunks, (one + 1) * total // chunks) for one in range(stage, chunks, layout.pp)]
     found, begin = [], 0
@@ -103,7 +103,7 @@ def share_of(model: Model, layout: Layout, stage: int) -> Share:
 
 
 def mean_share(model: Model, layout: Layout) -> Share:
-    """What a stage holds on average."""
+    """The contents of a stage on average."""
     part = 1 / layout.pp
     return Share(tuple((layer, layer.count * part) for layer in layers_of(model)), part, part)
 
@@ -263,7 +263,7 @@ class _Programmer:
             yield from self._calls("replicas", "all_reduce", "replicate", copies, size, how.gradients, reduced * count)
 
     def _passes(self, *, stays: bool) -> tuple[int, int, int]:
-        """How often a unit is gathered forward and backward, and its gradients added up; ``stays`` it in between.
+        """The numbers of gathers of a unit, forward and backward, and of sums of its gradients; ``stays``: it is kept between.
 
         In a pipeline torch adds up gradients behind the last backward pass, and keeps what one has gathered till then.
         """
@@ -327,7 +327,7 @@ class _Programmer:
         yield from self._calls("replicas", "all_reduce", "replicate", copies, size, how.gradients, 1)
 
     def _small(self) -> Iterator[Collective]:
-        """What is sent beside: gradients of norms that see a part of the sequence, the norm of gradients, the loss."""
+        """The other calls of a step: gradients of norms that see a part of the sequence, the norm of gradients, the loss."""
         layout, how, share = self._layout, self._how, self._share
         rank = self._rank
         if how.sequence_parallel:

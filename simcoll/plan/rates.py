@@ -1,4 +1,4 @@
-"""How fast a GPU does each class of work: the makers' peaks times the shares that measured training runs reach.
+"""The speed of a GPU at each class of work: the makers' peaks times the shares that measured training runs reach.
 
 The shares were fitted on published step times (``efficiency.json``; `benchmarks/fit_plan.py` makes it again and states
 the rows and the cross-validated error). A GPU that no row measures gets the middle of those that rows measure.
@@ -42,7 +42,7 @@ def fitted_shares() -> Shares:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What trains: its name, and the year and month of its release (empty: the newest that rows measure)."""
+    """The training program: its name, and the year and month of its release (empty: the newest that rows measure)."""
 
     name: str
     release: str = ""
@@ -163,7 +163,7 @@ class Rates:
         )
 
     def _release(self) -> float:
-        """How much longer mixtures of experts take in a release of Megatron than in the newest ones."""
+        """The factor by which mixtures of experts take longer in a release of Megatron than in the newest ones."""
         if self._framework.name != "megatron":
             return 1.0
         known = sorted(name.partition("megatron.")[2] for name in self._shares if name.startswith("megatron."))

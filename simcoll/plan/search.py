@@ -140,7 +140,7 @@ def _within(
 
 
 def _even(model: Model, chunks: int) -> bool:
-    """Whether chunks of a pipeline get equally many layers, or would if embedding and head counted as layers."""
+    """True if chunks of a pipeline get equally many layers, or would if embedding and head counted as layers."""
     return chunks <= model.layers and (model.layers % chunks == 0 or (model.layers + 2) % chunks == 0)
 
 
@@ -150,7 +150,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _least_seconds(model: Model, layout: Layout, rates: Rates) -> float:
-    """What a step takes at least: its compute, without any communication."""
+    """The least time of a step: its compute, without any communication."""
     work = work_of(model, layout)
     each = rates.forward(work).total + rates.backward(work).total
     return layout.micro_batches * (each + rates.head(work)) / layout.pp

@@ -38,7 +38,7 @@ class StepTime:
 
     @property
     def compute(self) -> float:
-        """What the GPU computes."""
+        """The work that the GPU computes."""
         return self.kernels.total + self.head + self.optimizer
 
     @property
@@ -110,7 +110,7 @@ def step_time(
 
 
 def _recomputed(layout: Layout, rates: Rates, forward: Seconds) -> Seconds:
-    """What the backward pass computes again."""
+    """The work that the backward pass computes again."""
     if layout.recompute == "full":
         return forward
     if layout.recompute == "selective":

@@ -1,4 +1,4 @@
-"""What the collectives of a step (`simcoll.plan.program`) cost on a topology, each alone (`simcoll.estimator`)."""
+"""The cost of the collectives of a step (`simcoll.plan.program`) on a topology, each alone (`simcoll.estimator`)."""
 
 from __future__ import annotations
 

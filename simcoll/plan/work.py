@@ -1,4 +1,4 @@
-"""What one rank computes for one micro-batch, kernel class by kernel class: FLOPs, and elements that memory moves.
+"""The work of one rank for one micro-batch, by class of kernel: FLOPs, and elements that memory moves.
 
 A matrix product of m x k by k x n is 2 m k n FLOPs and moves m k + k n + m n elements. The backward pass of a product
 is two of the same size; that of attention, which recomputes the scores, takes 2.5 times the forward pass's FLOPs (Dao,

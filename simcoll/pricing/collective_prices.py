@@ -93,7 +93,7 @@ class _Pricing:
         self.substituted = 0
 
     def price(self) -> npt.NDArray[np.int64]:
-        """Which estimate is that of each collective."""
+        """The number of each collective's estimate."""
         all_of = self._job.collectives
         sizes, size = np.unique(all_of.bytes, return_inverse=True)
         key = (all_of.stream.astype(np.int64) * max(len(all_of.ops), 1) + all_of.op) * max(len(sizes), 1) + size

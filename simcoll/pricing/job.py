@@ -83,7 +83,7 @@ class RecordedJob:
 
     @property
     def counted(self) -> bool:
-        """Whether a dry run counted what the ranks compute."""
+        """True if a dry run counted what the ranks compute."""
         return any(program.work is not None for program in self.programs)
 
     @property

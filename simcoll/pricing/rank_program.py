@@ -80,7 +80,7 @@ def _tokens(trace: Trace, own: npt.NDArray[np.int32]) -> Tokens:
 
 
 def came_ns(slots: Slots) -> npt.NDArray[np.uint64]:
-    """When a rank came to each call: when it made it, or when its device began it, where a device ran it.
+    """The time at which a rank came to each call: made it, or its device began it, where a device ran it.
 
     A host queues calls long before its device comes to them, so that its own times say nothing of what is between.
     """
@@ -143,7 +143,7 @@ def _common(distances: Tokens) -> list[int]:
 
 
 def _longest(tokens: Tokens, period: int) -> tuple[int, int]:
-    """Where the longest stretch begins in which each call is that of a period before, and how long it is."""
+    """The begin and the length of the longest stretch in which each call is that of a period before."""
     same = np.concatenate([[False], tokens[period:] == tokens[:-period], [False]])
     turns = np.flatnonzero(np.diff(same.astype(np.int8)))
     begins, ends = turns[::2], turns[1::2]

@@ -31,7 +31,7 @@ Places = npt.NDArray[np.int64]
 
 
 class LinkQueue:
-    """When each rank's links are taken, while a job is replayed."""
+    """The times at which each rank's links are taken, while a job is replayed."""
 
     def __init__(self, job: RecordedJob, prices: JobPrices) -> None:
         self._stream, self._busy, self._link = job.collectives.stream, prices.busy, prices.link
@@ -41,7 +41,7 @@ class LinkQueue:
         self._mark = np.zeros(shape[0] * shape[1], np.int64)
 
     def ends(self, ready: npt.NDArray[np.int32], begin: Floats, end: Floats) -> Floats:
-        """When these collectives end, that would end so if they were alone."""
+        """The ends of these collectives, given the ends that they would have alone."""
         using = np.flatnonzero((self._link[ready] >= 0) & (self._busy[ready] > 0))
         if not len(using):
             return end
@@ -64,12 +64,12 @@ class LinkQueue:
         return found
 
     def _meet(self, keys: Places) -> bool:
-        """Whether a link is named twice."""
+        """True if a link is named twice."""
         self._mark[keys] = np.arange(len(keys))
         return bool((self._mark[keys] != np.arange(len(keys))).any())
 
     def _serve(self, members: Places, ways: Places, begin: Floats, busy: Floats) -> Floats:
-        """When each link has carried so many seconds more, from ``begin`` on."""
+        """The time at which each link has carried so many seconds more, from ``begin`` on."""
         taken, until = self._from[members, ways], self._until[members, ways]
         idle = np.maximum(taken - begin, 0.0)
         behind = (until > begin) & (busy > idle)

@@ -86,7 +86,7 @@ class Step:
         return self.block[self.index]
 
     def place(self) -> tuple[int, str, int]:
-        """What is equal where steps are."""
+        """A value that is equal for equal steps."""
         return id(self.parent), self.field, self.index
 
     def lines(self) -> tuple[int, int]:
@@ -203,7 +203,7 @@ def _names_called(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.Dict
 
 
 def _may_call(node: ast.AST) -> TypeGuard[ast.IfExp | ast.BoolOp]:
-    """Whether an expression makes calls on one of its ways and none on the other."""
+    """True if an expression makes calls on one of its ways and none on the other."""
     if isinstance(node, ast.IfExp):
         return bool(_calls(node.body)) != bool(_calls(node.orelse))
     return isinstance(node, ast.BoolOp) and any(map(_calls, node.values[1:]))

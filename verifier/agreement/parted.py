@@ -49,7 +49,7 @@ Ran: TypeAlias = Callable[[Sequence[int], str, int, int], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """Where a side's ranks are: frames, outermost first. ``past``: they have gone on from the innermost one."""
+    """The position of a side's ranks: frames, outermost first. ``past``: they have gone on from the innermost one."""
 
     side: Side
     frames: tuple[Source, ...]
@@ -67,7 +67,7 @@ class _Found:
 
 
 def ran_by(traces: Sequence[Trace]) -> Ran:
-    """What these ranks' records say they ran: the lines of their calls, and of those calls' callers."""
+    """The lines that these ranks ran, by their records: those of their calls, and of those calls' callers."""
     by_rank = {trace.rank: trace for trace in traces}
     known: dict[int, frozenset[tuple[str, int]]] = {}
 
@@ -84,7 +84,7 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
 
 
 def ran_nothing(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
-    """What is known of ranks whose records are not at hand."""
+    """The knowledge of ranks whose records are not at hand."""
     return False
 
 
@@ -189,7 +189,7 @@ def _is_own(one: _Found) -> bool:
 
 
 def _fits(one: _Found, ran: Ran) -> bool:
-    """Whether those outside never went this way, or, of a loop, went round it as well."""
+    """True if those outside never went this way, or, of a loop, went round it as well."""
     fork = one.fork
     been = not fork.leaves and ran(one.outside.side.ranks, one.frame.file, fork.first, fork.last)
     return fork.varies or been == fork.loop
@@ -367,7 +367,7 @@ def _op(side: Side) -> str:
 
 
 def _comes_again(around: Sequence[Step], callers: Sequence[Source]) -> bool:
-    """Whether a function may run the same block again: it stands in a loop, or is called from one."""
+    """True if a function may run the same block again: it stands in a loop, or is called from one."""
     loops = (fork for step in around if (fork := fork_of(step)) is not None and fork.loop)
     outer = (fork for frame in callers for step in _steps(frame) if (fork := fork_of(step)) is not None and fork.loop)
     return any(True for _ in loops) or any(True for _ in outer)

@@ -121,7 +121,7 @@ def minority(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 def presence(
     makers: tuple[int, ...], lackers: tuple[int, ...], op: str, sequence: int, size: int = 1, slack: int = 0
 ) -> str:
-    """Who made what, and who did not: skipped, too many, or, where there is no majority, neither."""
+    """The sides, those that made a call and those that did not: skipped, too many, or neither without a majority."""
     made, lack = ranks_text(makers), ranks_text(lackers)
     culprits = minority(makers, lackers)
     last = sequence + size - 1 + slack
@@ -178,7 +178,7 @@ def _both(alike: RanksAlike, later: int) -> tuple[RankSource, ...]:
 
 
 def _later(alike: RanksAlike, size: int, wanted: int | None) -> int:
-    """How far behind their place ranks make the call that this token stands for."""
+    """The distance behind their place at which ranks make the call that this token stands for."""
     features = alike.columns.words.features()
     tokens = [alike.token(offset) for offset in range(1, size)]
     for kind in (slice(None), STATEMENT):
@@ -251,7 +251,7 @@ def _shift(features: Ints, lineup: Lineup, other: Ints) -> Departures:
 
 
 def _witnessed(columns: GroupColumns, lineup: Lineup, split: Split) -> bool:
-    """Whether most of the other ranks ran these very lines; what those of other lines did is not known."""
+    """True if most of the other ranks ran these very lines; what those of other lines did is not known."""
     reference = lineup.courses[0].tokens
     here = slice(max(split.edit.low - 1, 0), split.edit.high + 1)
     for course in lineup.courses:

@@ -148,7 +148,7 @@ def _place(source: Source) -> tuple[str, int]:
 
 
 def _first_apart(mine: Sequence[Source], theirs: Sequence[Source]) -> int:
-    """How many frames there are up to the first that differs; 0 where none does, or one side's are not known."""
+    """The number of frames up to the first that differs; 0 where none does, or one side's are not known."""
     if not mine or not theirs:
         return 0
     pairs = enumerate(zip(mine, theirs, strict=False), 1)
@@ -197,7 +197,7 @@ _VARYING = frozenset(
 
 
 def advice_of(finding: Finding) -> str:
-    """What to do about a finding: its rule's advice, after the more likely cause where the sides' lines point to it."""
+    """The advice on a finding: its rule's, after the more likely cause where the sides' lines point to it."""
     advice = RULES[finding.code].advice
     sources = [side.sources[0].source for side in finding.sides if side.sources]
     pairs = ((sources[0], other) for other in sources[1:])

@@ -287,7 +287,7 @@ class RankStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """Where one rank (global) ended: its process, and the last call that it made."""
+    """The end of one rank (global): its process, and the last call that it made."""
 
     rank: int
     status: RankStatus

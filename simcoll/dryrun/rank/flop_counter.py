@@ -156,7 +156,7 @@ def _dtype(given: Iterable[torch.Tensor]) -> str:
 
 
 def _kind(func: Any, args: Any, kwargs: Mapping[str, Any]) -> str:
-    """What follows the dtype of attention, which has a speed of its own; causal kernels leave out half of it."""
+    """The suffix of attention's dtype, since attention has a speed of its own; causal kernels leave out half of it."""
     if "attention" not in func._schema.name:
         return ""
     names = [one.name for one in func._schema.arguments]

@@ -216,7 +216,7 @@ def _share(seconds: float) -> Callable[[MeanAndRange], str]:
 
 
 def _bars(scenarios: Sequence[Pricing]) -> Bars:
-    """Where a rank's time goes, for each scenario on one scale."""
+    """The parts of a rank's time, for each scenario on one scale."""
     bars = []
     for priced in scenarios:
         totals = totals_of(priced)

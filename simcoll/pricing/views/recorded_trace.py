@@ -56,7 +56,7 @@ def recorded(traces: Sequence[Trace], limit: int = LIMIT, findings: Sequence[Fin
 
 
 def _begins(trace: Trace) -> Times:
-    """When each call began: as the backend was given it, or as it was made."""
+    """The begin of each call: as the backend was given it, or as it was made."""
     made, started = (_times(trace, name) for name in ("scheduled_ns", "started_ns"))
     begins: Times = np.where(started > 0, started, made)
     return begins

@@ -1,4 +1,4 @@
-"""Which ranks a timeline shows where not all fit, and which part of a collective is its earliest and its latest."""
+"""The ranks that a timeline shows where not all fit, and the earliest and the latest part of each collective."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def flops_of_step(job: RecordedJob, column: int) -> float | None:
 
 
 def _begin(priced: Pricing, times: RankTimes, column: int, edge: int) -> float:
-    """When the compute before an operation began; of what is behind the last one, the rank's end."""
+    """The begin of the compute before an operation; behind the last one, the rank's end."""
     if edge >= len(times.arrived):
         return float(priced.replayed.rank_end[column])
     return float(times.arrived[edge] - times.compute[edge])

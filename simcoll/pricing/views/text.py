@@ -113,7 +113,7 @@ RANK_HEADINGS = "", "mean", "least", "rank", "most", "rank"
 
 
 def rank_rows(priced: Pricing) -> list[tuple[str, ...]]:
-    """Where the ranks' time goes."""
+    """The parts of the ranks' time."""
     totals = totals_of(priced)
     spreads = (
         ("compute", totals.compute),
