@@ -19,8 +19,8 @@ class Motion(Enum):
 
 
 class Doing(Enum):
-    """The activity of a rank. ``stopped``: its launcher ended it, because another rank had failed or the job was to end;
-    ``gone``: its process is not there any more, and has not said that it ended.
+    """The activity of a rank. ``stopped``: its launcher ended it, because another rank had failed or the job was to
+    end; ``gone``: its process is not there any more, and has not said that it ended.
     """
 
     WAITS = "waits"

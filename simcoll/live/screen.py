@@ -45,7 +45,7 @@ FILTERS: Final[dict[str, Callable[[RankNow], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The selection that is shown: the order and the filter of ranks by name, a group by its place, one rank with its stack.
+    """The selection that is shown: the order and the filter of ranks by name, a group by its place, one rank.
 
     ``first`` is the first row of ranks. ``paused`` says that the picture stands still.
     """

@@ -109,8 +109,8 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The rest of a job beside its layout: ``adapters`` where only low-rank adapters are trained (LoRA, arXiv:2106.09685),
-    ``overlaps_tensor`` where products and tensor parallel collectives run in pieces beside each other.
+    """The rest of a job beside its layout: ``adapters`` where low-rank adapters alone are trained (LoRA,
+    arXiv:2106.09685), ``overlaps_tensor`` where products and tensor parallel collectives run in pieces beside each other.
     """
 
     adapters: bool = False

@@ -159,7 +159,7 @@ def _whole(said: Mapping[str, str], column: str, default: int | None = None) -> 
 
 
 def priced_row(row: Mapping[str, str]) -> Mapping[str, object]:
-    """The answer of ``simcoll plan --csv`` for a row: its step time in seconds and memory in GiB, or why it is refused."""
+    """The answer of ``simcoll plan --csv`` for a row: step time in seconds, memory in GiB, or why it is refused."""
     name = str(row.get("id") or "")
     try:
         found = measured_step(row).plan()

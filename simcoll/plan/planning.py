@@ -80,7 +80,7 @@ class Plan:
         return self.memory.total <= self.capacity
 
     def program(self, stage: int = 0) -> Sequence[Collective]:
-        """The calls of the first rank of a pipeline stage in a step; raises LayoutError for a stage that there is not."""
+        """The calls of the first rank of a pipeline stage in a step; raises LayoutError for an unknown stage."""
         rank = stage * self.layout.stage_size
         return program_of(self.model, self.layout, conventions_of(self.framework.name), rank, self.training)
 

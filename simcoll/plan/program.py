@@ -263,7 +263,7 @@ class _Programmer:
             yield from self._calls("replicas", "all_reduce", "replicate", copies, size, how.gradients, reduced * count)
 
     def _passes(self, *, stays: bool) -> tuple[int, int, int]:
-        """The numbers of gathers of a unit, forward and backward, and of sums of its gradients; ``stays``: it is kept between.
+        """The numbers of gathers of a unit, forward and backward, and of sums of its gradients; ``stays``: it is kept.
 
         In a pipeline torch adds up gradients behind the last backward pass, and keeps what one has gathered till then.
         """
@@ -327,7 +327,7 @@ class _Programmer:
         yield from self._calls("replicas", "all_reduce", "replicate", copies, size, how.gradients, 1)
 
     def _small(self) -> Iterator[Collective]:
-        """The other calls of a step: gradients of norms that see a part of the sequence, the norm of gradients, the loss."""
+        """The other calls: gradients of norms that see a part of the sequence, the norm of gradients, the loss."""
         layout, how, share = self._layout, self._how, self._share
         rank = self._rank
         if how.sequence_parallel:
