@@ -110,7 +110,8 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Training:
     """The rest of a job beside its layout: ``adapters`` where low-rank adapters alone are trained (LoRA,
-    arXiv:2106.09685), ``overlaps_tensor`` where products and tensor parallel collectives run in pieces beside each other.
+    arXiv:2106.09685), ``overlaps_tensor`` where products and tensor parallel collectives run in pieces at a
+    time.
     """
 
     adapters: bool = False
