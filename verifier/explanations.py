@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from simcoll.core.record import Record, State
 from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.agreement.own_memory import DIFFERING
+from simcoll.verifier.agreement.p2p_races import racing_receives
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import (
     BUFFER_CHANGED,
@@ -144,6 +145,11 @@ def _disagreements(inquiry: Inquiry) -> list[Finding]:
     """
     found = [one.finding for one in inquiry.job.mismatches if one.finding.code != NON_MEMBER_CALL.code]
     return [one for one in found if not _concerns_memory(one)]
+
+
+def _message_races(inquiry: Inquiry) -> list[Finding]:
+    """In a job that ended well, receives from any source might have taken a message for which a later receive waits."""
+    return racing_receives([*inquiry.job.traces.values()]) if inquiry.job.clean else []
 
 
 def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
@@ -404,6 +410,7 @@ _WARNINGS: Final = (
         yields_to=("not at init_process_group", "group of other members", "group not made"),
     ),
     Explanation("message not received", ("SC304",), _of_job(unreceived_messages)),
+    Explanation("message race", ("SC305",), _message_races),
     Explanation("work not waited for", ("SC501",), _never_waited, yields_to=_names(_PARTED)),
     Explanation("straggler", ("SC801",), _stragglers),
 )

@@ -102,7 +102,7 @@ def add_strict_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="exit with 3 also for warnings that mean a race or lost data: SC304, SC501, SC502, SC503",
+        help="exit with 3 also for warnings that mean a race or lost data: SC304, SC305, SC501, SC502, SC503",
     )
 
 

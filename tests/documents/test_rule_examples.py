@@ -52,6 +52,7 @@ STAGES = {
     # Rank 1 never calls torch.distributed: as a thread it then has no group of which anything is known.
     # Its peer waits until both are connected, for which Gloo needs both.
     "SC304": Stage(2, "x = torch.ones(10)\ndist.barrier()", backend="gloo"),
+    "SC305": Stage(3, "x, y = torch.ones(4), torch.ones(4)\ntime.sleep(0.5 * (rank == 1))"),
     "SC601": Stage(4, "x, world_size = torch.ones(4), 4"),
     "SC702": Stage(3, "batches = torch.ones(12, 2)"),
     # A straggler is named from five seconds and thirty collectives on.

@@ -319,11 +319,37 @@ P2P_UNMATCHED = Rule(
     loses_data=True,
 )
 
+MESSAGE_RACE = Rule(
+    "SC305",
+    "message-race",
+    "Name the source of every receive that matters, or give the two kinds of messages different tags.",
+    means=(
+        "A receive from any source took one message, and may as well have taken another one, for which a later receive "
+        "waits by its sender's name or with another size or dtype. In this run the messages came in the right order."
+    ),
+    harm=(
+        "In another order of arrival the later receive waits until the timeout, or a message ends in the wrong buffer: "
+        "a job that fails once in a hundred runs, or on another cluster only."
+    ),
+    example=(
+        "if rank == 0:\n    dist.recv(x)  # any source: rank 2's message, or rank 1's\n    dist.recv(y, src=1)\n"
+        "else:\n    dist.send(x, dst=0)"
+    ),
+    remedy=(
+        "Receive from named sources, or use a tag of its own for each kind of message, so that no receive can take "
+        "what another one waits for. A barrier between the two kinds works too. Messages on which the program decides "
+        "after it has seen who sent the first one are not reported."
+    ),
+    severity=Severity.WARNING,
+    loses_data=True,
+)
+
 PAIR_RULES = (
     P2P_SIZE_MISMATCH,
     P2P_DTYPE_MISMATCH,
     P2P_TAG_MISMATCH,
     P2P_UNMATCHED,
+    MESSAGE_RACE,
     MEMBERSHIP_MISMATCH,
 )
 

@@ -28,6 +28,7 @@ CONTRACT = {
     "SC302": "p2p-dtype-mismatch",
     "SC303": "p2p-tag-mismatch",
     "SC304": "p2p-unmatched",
+    "SC305": "message-race",
     "SC401": "group-membership-mismatch",
     "SC402": "non-member-call",
     "SC501": "work-never-waited",
