@@ -46,6 +46,7 @@ CAUSES = {
     "SC302": r"dtypes? .*(differ|mismatch|does not match)",
     "SC303": r"tags? .*(differ|mismatch|does not match)",
     "SC304": r"no matching (send|recv|receive)|without (send|recv|receive)",
+    "SC305": r"race|any source",
     "SC401": r"members.*(differ|mismatch)|group.*not.*created",
     "SC402": r"does not belong to the given group|not part of the (given )?group|not a member",
     "SC501": r"never waited|was not waited",
@@ -60,7 +61,7 @@ CAUSES = {
 """What a tool's text must have to name the cause, beside simcoll's code itself."""
 
 CLASSES = {
-    "call ordering": ("SC101", "SC201", "SC202", "SC203", "SC204", "SC304", "SC702"),
+    "call ordering": ("SC101", "SC201", "SC202", "SC203", "SC204", "SC304", "SC305", "SC702"),
     "parameter matching": (*(f"SC1{number:02}" for number in range(2, 11)), "SC301", "SC302", "SC303", "SC504"),
     "invalid call": ("SC402", "SC601"),
     "groups": ("SC401",),

@@ -4,7 +4,7 @@ Rank 1's result has the same tag: where it comes before rank 2's greeting, the c
 waits for ever. In this run rank 1 was slower.
 
 Run: simcoll run --standalone --nproc-per-node 3 examples/findings/SC305.py
-simcoll: SC305
+simcoll: SC305, a warning
 """
 
 import time
