@@ -1,6 +1,8 @@
 """Matches the sends and receives of a dry run by sender, receiver and tag, in the order in which they are posted.
 
-Tags count on CPUs only, as with Gloo; NCCL has none. A receive from any source takes the message that was posted first.
+Tags count on CPUs only, as with Gloo; NCCL has none. A receive from any source takes the message of the sender that its
+rank was told when it ran, since the rank may have gone on by that. Where no thread can go on otherwise, it takes the
+message that was posted first.
 A message to or from a rank that did not run, or might have gone on after its end, counts as complete. A
 message with more bytes than the receive has room for, which Gloo would not survive, never completes; nor does one whose
 Work was dropped before the other end came.
@@ -41,13 +43,17 @@ ANY_SOURCE_SPELLING = "recv_anysource"
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The part of a call that matters for matching; ``peer`` is None for a call that is no message."""
+    """The part of a call that matters for matching; ``peer`` is None for a call that is no message.
+
+    ``told`` is the sender that a receive from any source was told; None for other calls.
+    """
 
     sends: bool
     peer: int | None
     tag: int | None
     on_cpu: bool
     bytes: int | None
+    told: int | None = None
 
 
 class _Posted(NamedTuple):
@@ -98,6 +104,8 @@ class P2pMatcher:
             return (end,)
         self._count += 1
         posted = _Posted(end, self._count, form, place)
+        if form.told is not None and 0 <= form.told < len(life[1]) and self._is_known(life[1][form.told]):
+            return self._receive(posted, life, form.told)
         return self._send(posted, life, peer) if form.sends else self._receive(posted, life, peer)
 
     def _is_known(self, rank: int) -> bool:
@@ -114,7 +122,7 @@ class P2pMatcher:
             self._sends.setdefault(_Channel(life, send.place, receiver, tag), deque()).append(send)
             return ()
         first = min(waiting, key=lambda channel: self._receives[channel][0].number)
-        return self._meet(send, self._receives[first].popleft(), any_source=first.sender == ANY_SOURCE)
+        return self._meet(send, self._receives[first].popleft())
 
     def _receive(self, receive: _Posted, life: Life, sender: int) -> Sequence[End]:
         tag = receive.form.tag
@@ -124,10 +132,10 @@ class P2pMatcher:
             self._receives.setdefault(_Channel(life, sender, receive.place, tag), deque()).append(receive)
             return ()
         first = min(there, key=lambda channel: self._sends[channel][0].number)
-        return self._meet(self._sends[first].popleft(), receive, any_source=sender == ANY_SOURCE)
+        return self._meet(self._sends[first].popleft(), receive)
 
-    def _meet(self, send: _Posted, receive: _Posted, *, any_source: bool) -> Sequence[End]:
-        if any_source:
+    def _meet(self, send: _Posted, receive: _Posted) -> Sequence[End]:
+        if receive.form.peer == ANY_SOURCE:
             self.taken[receive.end] = send.place
         self.pairs[send.end], self.pairs[receive.end] = receive.end, send.end
         sent, room = send.form.bytes, receive.form.bytes
@@ -147,12 +155,30 @@ class P2pMatcher:
         return done
 
     def guess(self) -> list[End]:
-        """Complete the receives from any source that an unknown rank may have sent to, since no thread can go on."""
-        done = []
+        """Complete receives from any source, since no thread can go on; returns the ends that complete by that.
+
+        They take any message that is there, or else the one that an unknown rank may have sent.
+        """
+        if done := self._loosened():
+            return done
         for channel, posted in self._receives.items():
             if channel.sender == ANY_SOURCE and not all(map(self._is_known, channel.life[1])):
                 done += [one.end for one in posted]
                 posted.clear()
+        return done
+
+    def _loosened(self) -> list[End]:
+        """Let receives from any source take a message of another sender than the one that their ranks were told."""
+        bound = []
+        for channel, posted in self._receives.items():
+            if channel.sender != ANY_SOURCE:
+                bound += [(channel, one) for one in posted if one.form.peer == ANY_SOURCE]
+                kept = [one for one in posted if one.form.peer != ANY_SOURCE]
+                posted.clear()
+                posted.extend(kept)
+        done: list[End] = []
+        for channel, one in sorted(bound, key=lambda pair: pair[1].number):
+            done += self._receive(one, channel.life, ANY_SOURCE)
         return done
 
 
@@ -168,7 +194,8 @@ def never_met(traces: Mapping[int, Trace], ends: Collection[End]) -> set[End]:
     for rank, trace in traces.items():
         for row in np.flatnonzero(trace.slots["p2p_sequence"] > 0).tolist():
             done.update(messages.post((rank, row)))
-    done.update(messages.guess())
+    while guessed := messages.guess():
+        done.update(guessed)
     return {end for end in ends if end not in done and end not in messages.pairs}
 
 
@@ -188,4 +215,5 @@ def _form(call: Call) -> _Form:
     on_cpu = all(buffer.device == "cpu" for buffer in (*call.inputs, *call.outputs))
     peer = ANY_SOURCE if call.spelling == ANY_SOURCE_SPELLING else call.peer
     tag = call.tag or 0 if on_cpu else None
-    return _Form(call.op == "send", peer, tag, on_cpu, bytes_of(call.inputs or call.outputs))
+    told = call.peer if peer == ANY_SOURCE else None
+    return _Form(call.op == "send", peer, tag, on_cpu, bytes_of(call.inputs or call.outputs), told)

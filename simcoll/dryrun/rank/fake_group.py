@@ -14,6 +14,7 @@ message, and a part from another root. A broadcast leaves the buffer unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +31,7 @@ from simcoll.dryrun.rank.fake_device import real_devices
 from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.spec import flows
-from simcoll.spec.call import Buffer, Call
+from simcoll.spec.call import ANY_SOURCE, Buffer, Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.semantics import Array, Outputs
 from simcoll.spec.table import Kind, Rooted
@@ -173,10 +174,12 @@ class FakeProcessGroup(PythonProcessGroup):
         both = found.tensors.get("inout")
         outputs = found.tensors.get("outputs", []) if both is None else both
         call = found.call()
-        self._answer(found, call, both, outputs)
+        source = self._source_of(call)
+        # A receive from any source brings what the sender that it is told has sent.
+        self._answer(found, replace(call, peer=source) if call.peer == ANY_SOURCE else call, both, outputs)
         # Like a real Work, it keeps the call's tensors, so that their memory is not reused meanwhile.
         kept = [tensor for tensors in found.tensors.values() for tensor in tensors]
-        return FakeWork(outputs, self._source_of(call), kept)
+        return FakeWork(outputs, source, kept)
 
     def _answer(
         self, found: Arguments, call: Call, both: Sequence[torch.Tensor] | None, outputs: Sequence[torch.Tensor]
