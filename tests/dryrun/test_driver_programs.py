@@ -61,12 +61,14 @@ LEFT_OUT = {
 WHOLE = {
     "bugs/op_barrier_against_all_reduce.py": ("SC202", Severity.ERROR),
     "bugs/op_swapped_pair.py": ("SC203", Severity.ERROR),
+    "bugs/p2p_message_race.py": ("SC304", Severity.ERROR),
     "bugs/shape_broadcast_image.py": ("SC109", Severity.WARNING),
     "bugs/world_size_on_one_rank.py": ("SC701", Severity.ERROR),
 }
 """What is said where the whole program is known, as after a run in ``record``; ``detail`` stops at the first call.
 
-A rank that states another world size than the dry run's fails there.
+A rank that states another world size than the dry run's fails there. Messages come by the ranks of their senders, in
+which order the race does harm.
 """
 
 
