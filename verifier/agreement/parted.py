@@ -22,12 +22,14 @@ from simcoll.verifier.agreement.forks import (
     chosen_between,
     chosen_values,
     ends_outside,
+    exits_before,
     exits_in,
     fork_of,
     header_parts,
     inner_forks,
     is_given,
     leaving_forks,
+    round_by_head,
     steps_to,
     text_of,
 )
@@ -281,10 +283,10 @@ def _stated(side: Side) -> tuple[str, str, str]:
 
 
 def _left(step: Step, loop: Fork, frame: Source, there: _Way, gone: _Way, *, to_behind: bool = False) -> list[_Found]:
-    """The head of a loop that one side is in and the other has left, and the exits inside of it."""
+    """The exits inside of a loop that one side is in and the other has left, and its head."""
     head = [_Found(loop, frame, there, gone)] if header_parts(step.parent) else []
     exits = [_Found(one, frame, gone, there) for one in leaving_forks(step.parent, to_behind=to_behind)]
-    return head + exits
+    return exits + head
 
 
 def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
@@ -308,8 +310,9 @@ def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
     again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [_Found(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
+    told = passed if any(not found.fork.alike for found in passed) else passed + left_out
     # An exception is an answer only where nothing else is.
-    yield from passed or left_out or _caught(early, late, depth, level)
+    yield from told or _caught(early, late, depth, level)
 
 
 def _by_branch(a: _Way, b: _Way, depth: int, x: Step, y: Step) -> Iterator[_Found]:
@@ -329,6 +332,10 @@ def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Fo
         inner = there.frames[number + 1].function if number + 1 < len(there.frames) else _op(there.side)
         if steps:
             yield from (_Found(fork, frame, there, past) for fork in inner_forks(steps[-1].statement, inner))
+        if steps and (number > depth or level == len(steps) - 1):
+            called = _function(there.frames[number + 1]) if number + 1 < len(there.frames) else None
+            if (in_head := round_by_head(steps[-1].statement, called)) is not None:
+                yield from _left(*in_head, frame, there, past, to_behind=number == depth)
         if number > depth and frame.function.startswith("<") and frame.function != "<module>":
             # The function around a comprehension or a lambda comes with its own frame.
             continue
@@ -338,11 +345,13 @@ def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Fo
             if number == depth and ends_outside(step.block):
                 # No way of a fork in this block leads to the other side.
                 found.clear()
+            exits = [_Found(fork, frame, past, there) for fork in exits_before(step)]
             if (fork := fork_of(step, steps[:place])) is not None and fork.loop:
-                found += _left(step, fork, frame, there, past, to_behind=number == depth)
-            elif fork is not None and not (number > depth and _is_given(step, frame, there.frames[number - 1])):
+                found += exits + _left(step, fork, frame, there, past, to_behind=number == depth)
+                continue
+            if fork is not None and not (number > depth and _is_given(step, frame, there.frames[number - 1])):
                 found.append(_Found(fork, frame, there, past))
-            found += [_Found(fork, frame, past, there) for fork in exits_in(step.block[: step.index])]
+            found += exits
         yield from found
 
 
