@@ -149,7 +149,8 @@ def _disagreements(inquiry: Inquiry) -> list[Finding]:
 def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
     """Ranks called a group to which they do not belong, and that did harm.
 
-    There is no group whose members all made the call, so that it was meant for none, or the rank failed next.
+    There is no group whose members all made the call, so that it was meant for none; or the rank failed next; or it
+    went on while members of a group of its own wait for it at that very line.
     """
     return [one.finding for one in inquiry.job.mismatches if one.finding.code == NON_MEMBER_CALL.code]
 
