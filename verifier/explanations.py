@@ -42,6 +42,7 @@ from simcoll.verifier.halts.membership import (
     membership_mismatches,
     unconnected_ranks,
     unmade_groups,
+    used_after_their_end,
 )
 from simcoll.verifier.halts.missing import missing_ranks
 from simcoll.verifier.halts.p2p_unmatched import (
@@ -403,6 +404,12 @@ _WARNINGS: Final = (
         ("SC401",),
         _of_job(made_by_members_only),
         yields_to=("not at init_process_group", "group of other members", "group not made"),
+    ),
+    Explanation(
+        "group used after its end",
+        (INVALID_ARGUMENT.code,),
+        _of_job(used_after_their_end),
+        yields_to=_names((*_PARTED, *_WAITS, _FAILED, *_HALTS)),
     ),
     Explanation("message not received", ("SC304",), _of_job(unreceived_messages)),
     Explanation("work not waited for", ("SC501",), _never_waited, yields_to=_names(_PARTED)),

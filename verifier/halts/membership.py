@@ -12,10 +12,16 @@ import numpy as np
 
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Event, Group, Source, State, number, source_of, text
-from simcoll.core.trace import Trace
+from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side, lines
-from simcoll.verifier.findings.rules import MEMBERSHIP_MISMATCH, MISSING_RANK, NON_MEMBER_CALL, RANK_EXITED_EARLY
+from simcoll.verifier.findings.rules import (
+    INVALID_ARGUMENT,
+    MEMBERSHIP_MISMATCH,
+    MISSING_RANK,
+    NON_MEMBER_CALL,
+    RANK_EXITED_EARLY,
+)
 from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Creation, Job, by_place, left_group, rank_locations, waiting_makers
 from simcoll.verifier.halts.missing import not_connecting, not_making
@@ -60,6 +66,46 @@ def made_by_members_only(job: Job) -> list[Finding]:
         if without and all(one.done and one.rank in one.members for one in made.values()):
             return [_lonely(made, without)]
     return []
+
+
+def used_after_their_end(job: Job) -> list[Finding]:
+    """A warning: a rank made calls on a group after it had destroyed it, and the backend ran them all the same."""
+    rows = {rank: found for rank, trace in job.traces.items() if (found := _after_the_end(trace)) is not None}
+    if not rows:
+        return []
+    records = {rank: record for rank, row in rows.items() if (record := record_at(job.traces[rank], row)) is not None}
+    first = records[min(records)]
+    message = (
+        f"{ranks_text(records)} called {first.call.op} on group {first.group} after "
+        f"{verb(records, 'it', 'they')} had destroyed it"
+    )
+    sides = [Side((rank,), one.call, lines([(rank, one.source)]), "had destroyed it") for rank, one in records.items()]
+    return [
+        INVALID_ARGUMENT.finding(
+            message,
+            severity=Severity.WARNING,
+            group=job.group(min(records), first.group),
+            sequence=first.sequence or None,
+            ranks=records,
+            culprits=() if len(records) == len(job.traces) > 1 else records,
+            sides=tuple(sides[:_SIDES]),
+        )
+    ]
+
+
+def _after_the_end(trace: Trace) -> int | None:
+    """The row of the first call on a group that the rank had destroyed by its name, and not made anew."""
+    slots = trace.slots
+    for place, event in enumerate(trace.events):
+        if event.kind != "destroyed" or not text(event, "group"):
+            continue
+        again = (later.time_ns for later in trace.events[place:] if later.kind == "creating")
+        mine = [index for index, group in enumerate(trace.groups) if group.name == text(event, "group")]
+        ran = np.isin(slots["group"], mine) & (slots["state"] != State.REJECTED)
+        later = ran & (slots["scheduled_ns"] > event.time_ns) & (slots["scheduled_ns"] < next(again, _NEVER))
+        if later.any():
+            return int(np.flatnonzero(later)[0])
+    return None
 
 
 def _lonely(made: Mapping[int, Creation], without: Sequence[int]) -> Finding:
@@ -185,6 +231,7 @@ def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int])
 _SIDES = 8
 
 
+_NEVER = np.iinfo(np.int64).max
 _NOT_ENDED = (State.SCHEDULED, State.STARTED, State.FAILED)
 
 
