@@ -121,6 +121,13 @@ def _parting(sides: Sequence[Side], ran: Ran) -> tuple[_Found | None, Parting | 
     return None, None
 
 
+def parting_of(sides: Sequence[Side], ran: Ran) -> Parting | None:
+    """Where the ranks of the first side went in and those of the second did not, if a fork of their own tells."""
+    found, parting = _parting(sides, ran)
+    inside = found is not None and (found.inside.side is sides[0]) != found.fork.leaves
+    return parting if inside else None
+
+
 def _as_skipped(finding: Finding, found: _Found) -> Finding:
     """The finding on a call skipped or extra in the place of one on its fields, where that is what the fork says."""
     fork, inside, outside = found.fork, found.inside.side, found.outside.side
