@@ -18,6 +18,7 @@ from simcoll.verifier.agreement.mismatches import Mismatch, agreement_of
 from simcoll.verifier.agreement.p2p_matching import match_messages
 from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_messages
 from simcoll.verifier.agreement.parted import ran_by, with_partings
+from simcoll.verifier.agreement.parted_exceptions import with_partings_of_exceptions
 from simcoll.verifier.agreement.parted_messages import with_partings_of_messages
 from simcoll.verifier.explanations import explained, explained_while_it_runs
 from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
@@ -53,7 +54,8 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     known = stall is not None or any(trace.groups for trace in traces)
     told = with_divergence(explained(job) if known else (), columns)
     ran = ran_by(traces)
-    findings = with_unknown(with_partings_of_messages(with_partings(told, ran), traces, ran), traces)
+    told = with_partings_of_messages(with_partings(told, ran), traces, ran)
+    findings = with_unknown(with_partings_of_exceptions(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)
     world_size = max([trace.world_size for trace in traces] + [len(job.launched)])

@@ -51,6 +51,19 @@ def test_calls_are_numbered_and_messages_by_themselves(tmp_path: Path) -> None:
     assert {record.source for record in records} == {HERE}
 
 
+def test_the_first_call_that_handles_an_exception_says_where_it_was_raised(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    try:
+        raise IndexError("out of range")
+    except IndexError:
+        for line in (1, 2):
+            log.begin(reduced(4), Source("train.py", line, "step"))
+    log.begin(reduced(4), HERE)
+    [event] = [one.data for one in read_black_box(tmp_path / "rank00000.simcoll").events if one.kind == "handling"]
+    assert (event["type"], event["message"], event["sequence"]) == ("IndexError", "out of range", 1)
+    assert event["source"][0] == __file__
+
+
 def test_a_call_made_again_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "_PREPARED_LIMIT", 3)
     log = log_in(tmp_path)

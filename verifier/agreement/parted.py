@@ -95,10 +95,11 @@ def with_partings(findings: Sequence[Finding], ran: Ran) -> tuple[Finding, ...]:
 
     Calls that differ because some ranks alone went a way on which they make one more are a call skipped, or extra.
     """
-    return tuple(_with_parting(one, ran) if _is_asked(one) else one for one in findings)
+    return tuple(_with_parting(one, ran) if may_part(one) else one for one in findings)
 
 
-def _is_asked(finding: Finding) -> bool:
+def may_part(finding: Finding) -> bool:
+    """True for an error on a call that ranks do not all make alike."""
     return finding.code.startswith(_CODES) and finding.severity is Severity.ERROR
 
 
