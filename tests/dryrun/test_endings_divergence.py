@@ -71,7 +71,6 @@ while worst > 0.5:
     most = error.clone()
     dist.all_reduce(most, dist.ReduceOp.MAX)
     worst = float(most)
-    dist.all_reduce(torch.rand(100))
 """,
     "a decision of rank 0": """
 for step in range(6):

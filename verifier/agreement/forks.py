@@ -48,6 +48,11 @@ class Text:
         named = [node for node in around if name.startswith("<") or node.name == name]
         return max(named, key=lambda node: node.lineno, default=None)
 
+    def name_at(self, line: int) -> str:
+        """The name of the innermost function around a line."""
+        around = [node for node in _functions(self.tree) if node.lineno <= line <= (node.end_lineno or 0)]
+        return max(around, key=lambda node: node.lineno).name if around else "<module>"
+
 
 @lru_cache(maxsize=64)
 def text_of(file: str) -> Text | None:

@@ -6,6 +6,7 @@ fork, or in one that it calls. Where the text of a line is not what the ranks ra
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Final, TypeAlias
 from simcoll.core.record import Source
 from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
+from simcoll.verifier.agreement.chosen_by_rank import comparisons_behind, holds
 from simcoll.verifier.agreement.forks import (
     Fork,
     Function,
@@ -42,6 +44,8 @@ _FIELDS: Final = frozenset(rule.code for rule in FIELD_RULES)
 _SIDES: Final = 8
 _ASKED: Final = 8
 """Ranks of a side whose records are asked."""
+_HELD: Final = ((True, "found it true"), (False, "found it false"))
+"""What ranks did at a comparison."""
 _BY_RANK: Final = re.compile(r"rank|master|main_process|is_main|leader|process_index|stage|coord", re.IGNORECASE)
 """What stands in conditions by which programs part their ranks on purpose."""
 
@@ -119,7 +123,23 @@ def _parting(sides: Sequence[Side], ran: Ran) -> tuple[_Found | None, Parting | 
         found = _chosen(list(_candidates(ways[0], other)), ran)
         if found is not None:
             return found, _told(found, ways)
-    return None, None
+    return None, _by_rank(ways)
+
+
+def _by_rank(ways: Sequence[_Way]) -> Parting | None:
+    """The comparison with the rank behind what the ranks use at their lines, if it tells the sides apart exactly."""
+    for frame in (frame for way in ways for frame in reversed(way.frames) if kind_of(frame.file) == OWN):
+        text, function = text_of(frame.file), _function(frame)
+        if text is None or function is None:
+            continue
+        for comparison in comparisons_behind(text, function, frame.line):
+            found = {known: [way.side.ranks for way in ways if _all(comparison, way, known)] for known in (True, False)}
+            if all(found.values()) and len(found[True]) + len(found[False]) == len(ways):
+                at = comparison.lineno
+                line = Source(frame.file, at, text.name_at(at), text.line(at))
+                sides = ((tuple(sorted(sum(found[known], ()))), did) for known, did in _HELD)
+                return Parting(line, tuple(sides))
+    return None
 
 
 def parting_of(sides: Sequence[Side], ran: Ran) -> Parting | None:
@@ -127,6 +147,11 @@ def parting_of(sides: Sequence[Side], ran: Ran) -> Parting | None:
     found, parting = _parting(sides, ran)
     inside = found is not None and (found.inside.side is sides[0]) != found.fork.leaves
     return parting if inside else None
+
+
+def _all(comparison: ast.Compare, way: _Way, known: bool) -> bool:
+    """True if a comparison is known to hold, or not to, on all ranks of a side."""
+    return all(holds(comparison, rank) is known for rank in way.side.ranks)
 
 
 def _as_skipped(finding: Finding, found: _Found) -> Finding:
