@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simcoll.blackbox.box import NoBox
-from simcoll.core.record import Group, Source, State
+from simcoll.core.record import Group, Source, State, source_of
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -61,7 +61,7 @@ def test_the_first_call_that_handles_an_exception_says_where_it_was_raised(tmp_p
     log.begin(reduced(4), HERE)
     [event] = [one.data for one in read_black_box(tmp_path / "rank00000.simcoll").events if one.kind == "handling"]
     assert (event["type"], event["message"], event["sequence"]) == ("IndexError", "out of range", 1)
-    assert event["source"][0] == __file__
+    assert source_of(event).file == __file__
 
 
 def test_a_call_made_again_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
