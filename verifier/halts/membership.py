@@ -77,7 +77,7 @@ def used_after_their_end(job: Job) -> list[Finding]:
     first = records[min(records)]
     message = (
         f"{ranks_text(records)} called {first.call.op} on group {first.group} after "
-        f"{verb([*records], "it", "they")} had destroyed it"
+        f"{verb([*records], 'it', 'they')} had destroyed it"
     )
     sides = [Side((rank,), one.call, lines([(rank, one.source)]), "had destroyed it") for rank, one in records.items()]
     return [
