@@ -43,6 +43,7 @@ from simcoll.verifier.halts.membership import (
     membership_mismatches,
     unconnected_ranks,
     unmade_groups,
+    used_after_their_end,
 )
 from simcoll.verifier.halts.missing import missing_ranks
 from simcoll.verifier.halts.p2p_unmatched import (
@@ -155,7 +156,8 @@ def _message_races(inquiry: Inquiry) -> list[Finding]:
 def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
     """Ranks called a group to which they do not belong, and that did harm.
 
-    There is no group whose members all made the call, so that it was meant for none, or the rank failed next.
+    There is no group whose members all made the call, so that it was meant for none; or the rank failed next; or it
+    went on while members of a group of its own wait for it at that very line.
     """
     return [one.finding for one in inquiry.job.mismatches if one.finding.code == NON_MEMBER_CALL.code]
 
@@ -408,6 +410,12 @@ _WARNINGS: Final = (
         ("SC401",),
         _of_job(made_by_members_only),
         yields_to=("not at init_process_group", "group of other members", "group not made"),
+    ),
+    Explanation(
+        "group used after its end",
+        (INVALID_ARGUMENT.code,),
+        _of_job(used_after_their_end),
+        yields_to=_names((*_PARTED, *_WAITS, _FAILED, *_HALTS)),
     ),
     Explanation("message not received", ("SC304",), _of_job(unreceived_messages)),
     Explanation("message race", ("SC305",), _message_races),

@@ -18,6 +18,8 @@ from simcoll.verifier.agreement.mismatches import Mismatch, agreement_of
 from simcoll.verifier.agreement.p2p_matching import match_messages
 from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_messages
 from simcoll.verifier.agreement.parted import ran_by, with_partings
+from simcoll.verifier.agreement.parted_exceptions import with_partings_of_exceptions
+from simcoll.verifier.agreement.parted_messages import with_partings_of_messages
 from simcoll.verifier.explanations import explained, explained_while_it_runs
 from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.findings.rules import RULES
@@ -51,7 +53,9 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     job = job.disagreeing([*mismatches, *calls_of_outsiders(job), *memory_findings(traces)])
     known = stall is not None or any(trace.groups for trace in traces)
     told = with_divergence(explained(job) if known else (), columns)
-    findings = with_unknown(with_partings(told, ran_by(traces)), traces)
+    ran = ran_by(traces)
+    told = with_partings_of_messages(with_partings(told, ran), traces, ran)
+    findings = with_unknown(with_partings_of_exceptions(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)
     world_size = max([trace.world_size for trace in traces] + [len(job.launched)])

@@ -170,6 +170,9 @@ class Event:
       ranks), ``waited_ms``, ``source``;
     * ``failed``: a call failed while it ran (a connection closed, a timeout): ``group``, ``sequence``, ``type``,
       ``message``, ``source``;
+    * ``handling``: the first call that the program made while it handled an exception, or while one passed through a
+      ``finally``: ``group``, ``sequence``, ``type``, ``message``, ``source`` (the line that raised), ``count`` (of that
+      line so far; written whenever it has doubled);
     * ``creating`` and ``created``: the rank began, and finished, to make a process group: ``life`` (how often the
       default group was made), ``ordinal`` (the number of the group since then, from 1; 0 for the default group itself),
       ``ranks`` (global ranks, as given), ``source``;

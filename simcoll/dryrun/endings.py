@@ -25,6 +25,7 @@ from simcoll.core.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 from simcoll.dryrun.rank.event_kinds import BRANCH, STEPS_MADE, UNKNOWN_OBJECTS
 from simcoll.dryrun.records import Line, last_ns, tainted_reads
 from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.rules import CALL_SKIPPED
 
 Branches: TypeAlias = tuple[tuple[Line, tuple[object, ...]], ...]
 """The outcomes of each line's reads, in order."""
@@ -80,9 +81,12 @@ def follows_guessed_branch(finding: Finding, traces: Sequence[MemoryTrace]) -> b
 
 
 def _time_of(finding: Finding, trace: MemoryTrace) -> int:
-    """The time of a rank's call of a finding, in the trace's own times; that of its end where it makes none."""
+    """The time of a rank's call of a finding, in the trace's own times; that of its end where it makes none.
+
+    A call that was skipped among others that look alike may be any of them, so that its time is not known.
+    """
     group = finding.group
-    if group is not None and finding.sequence is not None:
+    if group is not None and finding.sequence is not None and finding.code != CALL_SKIPPED.code:
         index = [
             number for number, one in enumerate(trace.groups) if (one.name, one.ranks) == (group.name, group.ranks)
         ]

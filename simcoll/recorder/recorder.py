@@ -23,6 +23,7 @@ from simcoll.errors import MissingRankError
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dump import heading, stacks_name
 from simcoll.recorder.own_memory import Separate, layout_fault
+from simcoll.recorder.source import traceback_source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import flow_word, joined_word, message_digest, statement_digest
 from simcoll.spec.collectives import spec_of
@@ -56,6 +57,7 @@ class Recorder:
         self.rank = rank
         self.noted: BaseException | None = None
         """The last exception that was written down, so that it is not written again on its way up."""
+        self._handled = 0
         self._counts: Counter[object] = Counter()
         self._box: Box = NoBox()
         try:
@@ -74,6 +76,7 @@ class Recorder:
         """A recorder that writes into a box that exists already, and that no other recorder finds."""
         recorder = cls.__new__(cls)
         recorder.rank, recorder.noted, recorder._counts, recorder._box = rank, None, Counter(), box
+        recorder._handled = 0
         return recorder
 
     @property
@@ -113,6 +116,22 @@ class Recorder:
             missing=list(error.absent),
             waited_ms=error.waited_ms,
             source=source_document(entry.source),
+        )
+
+    def handling(self, entry: Entry, error: BaseException) -> None:
+        """Write down that a call is the first that the program makes while it handles an exception, or lets it pass."""
+        if id(error) == self._handled:
+            return
+        self._handled = id(error)
+        source = traceback_source(error.__traceback__)
+        self.repeated_event(
+            "handling",
+            (type(error).__name__, source),
+            group=entry.log.group.name,
+            sequence=entry.sequence,
+            type=type(error).__name__,
+            message=str(error),
+            source=source_document(source),
         )
 
     def _note(self, kind: str, entry: Entry, error: Exception) -> None:
@@ -361,6 +380,8 @@ class GroupLog:
         prepared = self._prepared.get(key) or self._prepare(key, arguments)
         flags = arguments.asynchronous * ASYNCHRONOUS | awaited * AWAITED
         entry = self._write(prepared, source, _STARTED if started else _SCHEDULED, flags, claim)
+        if (error := sys.exc_info()[1]) is not None:
+            self.recorder.handling(entry, error)
         fault = prepared.fault
         if fault is None and prepared.separate is not None:
             fault = prepared.separate.fault(arguments)

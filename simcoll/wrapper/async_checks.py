@@ -422,9 +422,10 @@ class Flights(ProcessOwned):
         with self._lock:
             met = {id(one): one for region in regions for one in self._by_storage.get(region.storage, ())}
         for other in met.values():
-            other.shared = True
+            # Versions say nothing of memory that another call writes to as well.
+            other.shared |= any(mine.writes for mine in regions)
             if flight is not None:
-                flight.shared = True
+                flight.shared |= any(its.writes for its in other.regions)
             overlaps = [(mine, its) for mine in regions for its in other.regions if mine.overlaps(its)]
             if overlaps:
                 other.overlapped = True

@@ -68,6 +68,10 @@ class ProvedPipeline(BackgroundPipeline):
         if self._checkers and not coalescing:
             PENDING_ERRORS.raise_due()
         begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
+        if self._closed and self._pid == os.getpid():
+            # The side channel is gone. Some backends would run the call.
+            begin().finished(State.REJECTED)
+            raise RuntimeError(f"process group {self._log.group.name} was destroyed on this rank before this call")
         if arguments.spec.kind is Kind.POINT_TO_POINT:
             return self._run_message(begin, arguments, launch, coalescing)
         if arguments.asynchronous:

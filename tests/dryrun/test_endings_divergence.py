@@ -63,6 +63,15 @@ dist.all_gather(lengths, torch.tensor([3 + (rank * 7) % 5]))
 for _ in range(max(one.item() for one in lengths)):
     dist.all_reduce(torch.rand(100))
 """,
+    "an error that becomes a plain float": """
+error = torch.tensor([8.0 if rank == 1 else 1.0])
+worst = float("inf")
+while worst > 0.5:
+    error /= 2
+    most = error.clone()
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    worst = float(most)
+""",
     "a decision of rank 0": """
 for step in range(6):
     stop = torch.tensor([float(torch.rand(()) < 0.3)]) if rank else torch.tensor([float(step == 4)])
@@ -110,7 +119,7 @@ BUGS = {
 
 CODES = {"skipped": "SC202", "other operator": "SC104"}
 
-SILENT = ["early stopping", "a flag of uneven data", *list(FLOWS)[-2:]]
+SILENT = ["early stopping", "a flag of uneven data", "an error that becomes a plain float", *list(FLOWS)[-2:]]
 
 CASES = [
     *((flow, "none", 4 if number % 2 else 8) for number, flow in enumerate(SILENT)),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simcoll.blackbox.box import NoBox
-from simcoll.core.record import Group, Source, State
+from simcoll.core.record import Group, Source, State, source_of
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -49,6 +49,19 @@ def test_calls_are_numbered_and_messages_by_themselves(tmp_path: Path) -> None:
     assert [(record.sequence, record.p2p_sequence) for record in records] == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 3)]
     assert [record.state.name for record in records] == ["COMPLETED", "COMPLETED", "SCHEDULED", "REJECTED", "SCHEDULED"]
     assert {record.source for record in records} == {HERE}
+
+
+def test_the_first_call_that_handles_an_exception_says_where_it_was_raised(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    try:
+        raise IndexError("out of range")
+    except IndexError:
+        for line in (1, 2):
+            log.begin(reduced(4), Source("train.py", line, "step"))
+    log.begin(reduced(4), HERE)
+    [event] = [one.data for one in read_black_box(tmp_path / "rank00000.simcoll").events if one.kind == "handling"]
+    assert (event["type"], event["message"], event["sequence"]) == ("IndexError", "out of range", 1)
+    assert source_of(event).file == __file__
 
 
 def test_a_call_made_again_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,25 @@ def test_a_write_before_the_wait_is_noted_with_both_lines(program: Program) -> N
     assert changed["noticed"][0] == __file__
 
 
+def test_a_write_between_two_sends_of_one_buffer_is_noted(program: Program) -> None:
+    x = torch.ones(4)
+    first = program.call("send", [x], 1, 0)
+    x.add_(1)
+    second = program.call("send", [x], 1, 1)
+    first.awaited()
+    second.awaited()
+    assert [changed["source"][1] for changed in program.noted("changed")] == [1]
+
+
+def test_a_write_by_another_call_is_no_write_of_the_program(program: Program) -> None:
+    x = torch.ones(4)
+    first = program.call("send", [x], 1, 0)
+    program.call("recv", [x], 1, 0)
+    x.add_(1)
+    first.awaited()
+    assert program.noted("changed") == []
+
+
 def test_a_write_before_the_launch_is_known_to_do_harm(program: Program) -> None:
     x = torch.ones(4)
     launch = program.call("allreduce", [x]).launching(lambda: "launched")

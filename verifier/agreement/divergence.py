@@ -31,6 +31,9 @@ _WINDOW = 1024
 _SIDES, _COURSES, _LINES = 8, 64, 4
 """Sides of a finding, ways in which the ranks of one went, and lines they came from, beyond which nothing is said."""
 
+_LEAD = 8
+"""Calls that a side may have skipped at the very start."""
+
 _EXPLAINED = (CALL_SKIPPED.code, ORDER_SWAPPED.code)
 """Findings that say by themselves where the ranks of their group came apart."""
 
@@ -128,9 +131,9 @@ def _courses(parts: Sequence[Part], first: int, end: int) -> _Courses | None:
 def _first_apart(main: _Courses, other: _Courses, features: _Features) -> int | None:
     """The place at which two sides came apart for good, before the last one, which is that of the finding.
 
-    None where no call shows that they were together before. Ranks may have lines of their own, as where rank 0 alone
-    logs: so lines do not count by which they had come earlier and been together again, and one of them must be ahead
-    of the other, so that the line of one is also run by the other.
+    Ranks may have lines of their own, as where rank 0 alone logs: so lines do not count by which they had come earlier
+    and been together again, and one of them must be ahead of the other, so that the line of one is also run by the
+    other. Where no call shows that they were together before, one must be ahead by as many calls all along.
     """
     mine, theirs = features.line[main.tokens], features.line[other.tokens]
     known = (mine != UNKNOWN).all(axis=0) & (theirs != UNKNOWN).all(axis=0)
@@ -141,9 +144,11 @@ def _first_apart(main: _Courses, other: _Courses, features: _Features) -> int | 
         # A disagreement between calls of one line has its cause at that line.
         return None
     before = np.flatnonzero(~apart[:end])
-    if not len(before) or not together[before[-1]]:
+    if len(before) and not together[before[-1]]:
         return None
-    begin = int(before[-1]) + 1
+    if not len(before) and not (_is_shifted(mine, theirs) or _is_shifted(theirs, mine)):
+        return None
+    begin = int(before[-1]) + 1 if len(before) else 0
     pairs = [column.tobytes() for column in np.concatenate([mine, theirs]).T]
     usual = {pairs[place] for place in np.flatnonzero(apart[:begin]).tolist()}
     place = next((place for place in range(begin, end) if pairs[place] not in usual), None)
@@ -151,6 +156,17 @@ def _first_apart(main: _Courses, other: _Courses, features: _Features) -> int | 
         return None
     calls = features.statement[np.concatenate([main.tokens, other.tokens])[:, place]]
     return place if len(np.unique(calls)) == 1 else None
+
+
+def _is_shifted(behind: Ints, ahead: Ints) -> bool:
+    """True if one side comes from the lines of the other, a few calls earlier, as far as both have come."""
+    width = behind.shape[1]
+    for lead in range(1, min(_LEAD, width - 1) + 1):
+        both = behind[:1, lead:], ahead[:, : width - lead]
+        made = (both[0] != UNKNOWN) & (both[1] != UNKNOWN)
+        if made.any() and bool((both[0] == both[1])[made].all()):
+            return True
+    return False
 
 
 def _is_ahead(mine: Ints, theirs: Ints, place: int) -> bool:

@@ -48,6 +48,11 @@ class Text:
         named = [node for node in around if name.startswith("<") or node.name == name]
         return max(named, key=lambda node: node.lineno, default=None)
 
+    def name_at(self, line: int) -> str:
+        """The name of the innermost function around a line."""
+        around = [node for node in _functions(self.tree) if node.lineno <= line <= (node.end_lineno or 0)]
+        return max(around, key=lambda node: node.lineno).name if around else "<module>"
+
 
 @lru_cache(maxsize=64)
 def text_of(file: str) -> Text | None:
@@ -134,8 +139,8 @@ class Fork:
     ``inside`` and ``outside`` say what ranks did that went this way and that did not; ``loop`` that it is a loop, which
     ranks may leave after another number of rounds; ``leaves`` that this way only leaves the function or the loop;
     ``alone`` that it comes back to the other ways, and that these call nothing before; ``alike`` that it is a loop over
-    numbers or parts of a model, which most programs run equally often on all ranks; ``varies`` that it is a branch in
-    such a loop that depends on the round.
+    numbers or parts of a model, or an exit after a number of rounds, which most programs make equally on all ranks;
+    ``varies`` that it is a branch in such a loop that depends on the round.
     """
 
     line: int
@@ -180,20 +185,40 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
 
 
 def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:
-    """The expression by which a simple statement calls a function or not, where it holds one such.
+    """The expression by which a statement, or the head of a compound one, calls a function or not, if there is one.
 
     It is conditional, an ``and``, an ``or``, or a comprehension that calls ``called`` in each round.
     """
-    if any(True for _ in _blocks(statement)):
-        return []
-    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    parts: Sequence[ast.stmt | ast.expr] = _head(statement) if any(True for _ in _blocks(statement)) else [statement]
+    first, last = statement.lineno, max((part.end_lineno or part.lineno for part in parts), default=statement.lineno)
     found = []
-    for node in _within(statement):
+    for node in (node for part in parts for node in (part, *_within(part))):
         if _may_call(node):
             found.append(Fork(node.lineno, first, last, _TOOK, _NOT, alone=True))
         elif isinstance(node, _Comprehension) and (called in _FRAMES or called in _names_called(node)):
             found.append(Fork(node.lineno, first, last, *_ROUNDS, loop=True))
     return found if len(found) == 1 else []
+
+
+def _head(statement: ast.stmt) -> list[ast.expr]:
+    """The expressions of a compound statement that run before its blocks."""
+    named = (getattr(statement, name, None) for name in ("test", "iter", "subject"))
+    items = (item.context_expr for item in getattr(statement, "items", ()))
+    return [part for part in (*named, *items) if isinstance(part, ast.expr)]
+
+
+def round_by_head(statement: ast.stmt, called: Function | None) -> tuple[Step, Fork] | None:
+    """The loop whose head calls a function in each round: a ``while`` by its test, a ``for`` by a generator."""
+    generates = called is not None and _is_generator(called)
+    if not isinstance(statement, _Loop) or not (isinstance(statement, ast.While) or generates):
+        return None
+    step = Step(statement, "body", statement.body, 0)
+    fork = fork_of(step)
+    return None if fork is None else (step, replace(fork, first=statement.lineno))
+
+
+def _is_generator(function: Function) -> bool:
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _within(function))
 
 
 def _names_called(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> set[str]:
@@ -300,6 +325,12 @@ def _within(node: ast.AST) -> Iterator[ast.AST]:
             yield from _within(child)
 
 
+def exits_before(step: Step) -> list[Fork]:
+    """The conditions under which the program leaves a step's block before it, the last one first."""
+    exits, counted = exits_in(step.block[: step.index]), _counted(step.parent)
+    return [replace(fork, alike=_is_on(fork, step.block, counted)) for fork in exits] if counted else exits
+
+
 def exits_in(statements: Sequence[ast.stmt]) -> list[Fork]:
     """The conditions under which the program leaves a stretch of statements before its end, the last one first."""
     return [fork for statement in reversed(statements) for fork in _exits(statement, in_loop=False)]
@@ -339,14 +370,30 @@ def ends_outside(block: Sequence[ast.stmt]) -> bool:
 def leaving_forks(loop: ast.AST, *, to_behind: bool = False) -> list[Fork]:
     """The conditions under which the program leaves a loop from inside; ``to_behind``: to the statements behind it."""
     elsewhere = _NOT_BEHIND if to_behind else (ast.Continue,)
-    found = []
+    found, counted = [], _counted(loop)
     for statement in getattr(loop, "body", ()):
         statements = [node for node in (statement, *_within(statement)) if isinstance(node, ast.stmt)]
         for fork in _exits(statement, in_loop=False):
             way = [node for node in statements if fork.first <= node.lineno <= fork.last]
             if not any(isinstance(node, elsewhere) or (to_behind and _ends_process(node)) for node in way):
-                found.append(fork)
+                found.append(replace(fork, alike=_is_on(fork, statements, counted)))
     return found
+
+
+def _counted(loop: ast.AST) -> set[str]:
+    """The names by which a loop counts its rounds: the first of an ``enumerate``, and those that grow by a constant."""
+    over, target = getattr(loop, "iter", None), getattr(loop, "target", None)
+    numbered = isinstance(over, ast.Call) and _name(over.func) == "enumerate" and isinstance(target, ast.Tuple)
+    names: list[ast.expr] = [target.elts[0]] if numbered and isinstance(target, ast.Tuple) else []
+    grow = (node for node in _within(loop) if isinstance(node, ast.AugAssign))
+    names += [node.target for node in grow if isinstance(node.value, ast.Constant)]
+    return {name.id for name in names if isinstance(name, ast.Name)}
+
+
+def _is_on(fork: Fork, statements: Sequence[ast.stmt], names: set[str]) -> bool:
+    """True for an exit whose condition names one of these."""
+    tests = [node.test for node in statements if isinstance(node, ast.If) and node.lineno == fork.line]
+    return any(isinstance(node, ast.Name) and node.id in names for test in tests for node in ast.walk(test))
 
 
 def header_parts(loop: ast.AST) -> bool:

@@ -6,6 +6,7 @@ fork, or in one that it calls. Where the text of a line is not what the ranks ra
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Final, TypeAlias
 from simcoll.core.record import Source
 from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
+from simcoll.verifier.agreement.chosen_by_rank import comparisons_behind, holds
 from simcoll.verifier.agreement.forks import (
     Fork,
     Function,
@@ -22,12 +24,14 @@ from simcoll.verifier.agreement.forks import (
     chosen_between,
     chosen_values,
     ends_outside,
+    exits_before,
     exits_in,
     fork_of,
     header_parts,
     inner_forks,
     is_given,
     leaving_forks,
+    round_by_head,
     steps_to,
     text_of,
 )
@@ -40,6 +44,8 @@ _FIELDS: Final = frozenset(rule.code for rule in FIELD_RULES)
 _SIDES: Final = 8
 _ASKED: Final = 8
 """Ranks of a side whose records are asked."""
+_HELD: Final = ((True, "found it true"), (False, "found it false"))
+"""What ranks did at a comparison."""
 _BY_RANK: Final = re.compile(r"rank|master|main_process|is_main|leader|process_index|stage|coord", re.IGNORECASE)
 """What stands in conditions by which programs part their ranks on purpose."""
 
@@ -93,10 +99,11 @@ def with_partings(findings: Sequence[Finding], ran: Ran) -> tuple[Finding, ...]:
 
     Calls that differ because some ranks alone went a way on which they make one more are a call skipped, or extra.
     """
-    return tuple(_with_parting(one, ran) if _is_asked(one) else one for one in findings)
+    return tuple(_with_parting(one, ran) if may_part(one) else one for one in findings)
 
 
-def _is_asked(finding: Finding) -> bool:
+def may_part(finding: Finding) -> bool:
+    """True for an error on a call that ranks do not all make alike."""
     return finding.code.startswith(_CODES) and finding.severity is Severity.ERROR
 
 
@@ -116,7 +123,35 @@ def _parting(sides: Sequence[Side], ran: Ran) -> tuple[_Found | None, Parting | 
         found = _chosen(list(_candidates(ways[0], other)), ran)
         if found is not None:
             return found, _told(found, ways)
-    return None, None
+    return None, _by_rank(ways)
+
+
+def _by_rank(ways: Sequence[_Way]) -> Parting | None:
+    """The comparison with the rank behind what the ranks use at their lines, if it tells the sides apart exactly."""
+    for frame in (frame for way in ways for frame in reversed(way.frames) if kind_of(frame.file) == OWN):
+        text, function = text_of(frame.file), _function(frame)
+        if text is None or function is None:
+            continue
+        for comparison in comparisons_behind(text, function, frame.line):
+            found = {known: [way.side.ranks for way in ways if _all(comparison, way, known)] for known in (True, False)}
+            if all(found.values()) and len(found[True]) + len(found[False]) == len(ways):
+                at = comparison.lineno
+                line = Source(frame.file, at, text.name_at(at), text.line(at))
+                sides = ((tuple(sorted(sum(found[known], ()))), did) for known, did in _HELD)
+                return Parting(line, tuple(sides))
+    return None
+
+
+def parting_of(sides: Sequence[Side], ran: Ran) -> Parting | None:
+    """Where the ranks of the first side went in and those of the second did not, if a fork of their own tells."""
+    found, parting = _parting(sides, ran)
+    inside = found is not None and (found.inside.side is sides[0]) != found.fork.leaves
+    return parting if inside else None
+
+
+def _all(comparison: ast.Compare, way: _Way, known: bool) -> bool:
+    """True if a comparison is known to hold, or not to, on all ranks of a side."""
+    return all(holds(comparison, rank) is known for rank in way.side.ranks)
 
 
 def _as_skipped(finding: Finding, found: _Found) -> Finding:
@@ -281,10 +316,10 @@ def _stated(side: Side) -> tuple[str, str, str]:
 
 
 def _left(step: Step, loop: Fork, frame: Source, there: _Way, gone: _Way, *, to_behind: bool = False) -> list[_Found]:
-    """The head of a loop that one side is in and the other has left, and the exits inside of it."""
+    """The exits inside of a loop that one side is in and the other has left, and its head."""
     head = [_Found(loop, frame, there, gone)] if header_parts(step.parent) else []
     exits = [_Found(one, frame, gone, there) for one in leaving_forks(step.parent, to_behind=to_behind)]
-    return head + exits
+    return exits + head
 
 
 def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
@@ -308,8 +343,9 @@ def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
     again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [_Found(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
+    told = passed if any(not found.fork.alike for found in passed) else passed + left_out
     # An exception is an answer only where nothing else is.
-    yield from passed or left_out or _caught(early, late, depth, level)
+    yield from told or _caught(early, late, depth, level)
 
 
 def _by_branch(a: _Way, b: _Way, depth: int, x: Step, y: Step) -> Iterator[_Found]:
@@ -329,6 +365,10 @@ def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Fo
         inner = there.frames[number + 1].function if number + 1 < len(there.frames) else _op(there.side)
         if steps:
             yield from (_Found(fork, frame, there, past) for fork in inner_forks(steps[-1].statement, inner))
+        if steps and (number > depth or level == len(steps) - 1):
+            called = _function(there.frames[number + 1]) if number + 1 < len(there.frames) else None
+            if (in_head := round_by_head(steps[-1].statement, called)) is not None:
+                yield from _left(*in_head, frame, there, past, to_behind=number == depth)
         if number > depth and frame.function.startswith("<") and frame.function != "<module>":
             # The function around a comprehension or a lambda comes with its own frame.
             continue
@@ -338,11 +378,13 @@ def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Fo
             if number == depth and ends_outside(step.block):
                 # No way of a fork in this block leads to the other side.
                 found.clear()
+            exits = [_Found(fork, frame, past, there) for fork in exits_before(step)]
             if (fork := fork_of(step, steps[:place])) is not None and fork.loop:
-                found += _left(step, fork, frame, there, past, to_behind=number == depth)
-            elif fork is not None and not (number > depth and _is_given(step, frame, there.frames[number - 1])):
+                found += exits + _left(step, fork, frame, there, past, to_behind=number == depth)
+                continue
+            if fork is not None and not (number > depth and _is_given(step, frame, there.frames[number - 1])):
                 found.append(_Found(fork, frame, there, past))
-            found += [_Found(fork, frame, past, there) for fork in exits_in(step.block[: step.index])]
+            found += exits
         yield from found
 
 

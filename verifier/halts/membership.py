@@ -8,14 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.record import Event, Group, Source, number, source_of, text
-from simcoll.core.trace import Trace
+from simcoll.core.record import Event, Group, Source, State, number, source_of, text
+from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side, lines
-from simcoll.verifier.findings.rules import MEMBERSHIP_MISMATCH, MISSING_RANK, NON_MEMBER_CALL, RANK_EXITED_EARLY
+from simcoll.verifier.findings.rules import (
+    INVALID_ARGUMENT,
+    MEMBERSHIP_MISMATCH,
+    MISSING_RANK,
+    NON_MEMBER_CALL,
+    RANK_EXITED_EARLY,
+)
 from simcoll.verifier.halts.failures import Nature
-from simcoll.verifier.halts.job import Creation, Job, by_place, rank_locations, waiting_makers
+from simcoll.verifier.halts.job import Creation, Job, by_place, left_group, rank_locations, waiting_makers
 from simcoll.verifier.halts.missing import not_connecting, not_making
 
 
@@ -58,6 +66,46 @@ def made_by_members_only(job: Job) -> list[Finding]:
         if without and all(one.done and one.rank in one.members for one in made.values()):
             return [_lonely(made, without)]
     return []
+
+
+def used_after_their_end(job: Job) -> list[Finding]:
+    """A warning: a rank made calls on a group after it had destroyed it, and the backend ran them all the same."""
+    rows = {rank: found for rank, trace in job.traces.items() if (found := _after_the_end(trace)) is not None}
+    if not rows:
+        return []
+    records = {rank: record for rank, row in rows.items() if (record := record_at(job.traces[rank], row)) is not None}
+    first = records[min(records)]
+    message = (
+        f"{ranks_text(records)} called {first.call.op} on group {first.group} after "
+        f"{verb([*records], 'it', 'they')} had destroyed it"
+    )
+    sides = [Side((rank,), one.call, lines([(rank, one.source)]), "had destroyed it") for rank, one in records.items()]
+    return [
+        INVALID_ARGUMENT.finding(
+            message,
+            severity=Severity.WARNING,
+            group=job.group(min(records), first.group),
+            sequence=first.sequence or None,
+            ranks=records,
+            culprits=() if len(records) == len(job.traces) > 1 else records,
+            sides=tuple(sides[:_SIDES]),
+        )
+    ]
+
+
+def _after_the_end(trace: Trace) -> int | None:
+    """The row of the first call on a group that the rank had destroyed by its name, and not made anew."""
+    slots = trace.slots
+    for place, event in enumerate(trace.events):
+        if event.kind != "destroyed" or not text(event, "group"):
+            continue
+        again = (later.time_ns for later in trace.events[place:] if later.kind == "creating")
+        mine = [index for index, group in enumerate(trace.groups) if group.name == text(event, "group")]
+        ran = np.isin(slots["group"], mine) & (slots["state"] != State.REJECTED)
+        later = ran & (slots["scheduled_ns"] > event.time_ns) & (slots["scheduled_ns"] < next(again, _NEVER))
+        if later.any():
+            return int(np.flatnonzero(later)[0])
+    return None
 
 
 def _lonely(made: Mapping[int, Creation], without: Sequence[int]) -> Finding:
@@ -183,6 +231,10 @@ def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int])
 _SIDES = 8
 
 
+_NEVER = np.iinfo(np.int64).max
+_NOT_ENDED = (State.SCHEDULED, State.STARTED, State.FAILED)
+
+
 @dataclass(slots=True)
 class _Case:
     """The calls of one line: each rank's first event, and the last count that it wrote down."""
@@ -196,8 +248,9 @@ class _Case:
 def calls_of_outsiders(job: Job) -> list[Mismatch]:
     """SC402 for each line from which ranks called a group that they do not belong to, in order of time.
 
-    An error where no group can be meant whose members all make the call, and where a rank failed next. Many programs
-    make such calls on purpose, on every rank: those go on unharmed, and are warned of.
+    An error where no group can be meant whose members all make the call, where a rank failed next, and where it went on
+    while members of a group of its own wait for it at that very line. Many programs make such calls on purpose, on
+    every rank: those go on unharmed, and are warned of.
     """
     cases: dict[tuple[str, str, int], _Case] = {}
     for rank, trace in job.traces.items():
@@ -215,11 +268,13 @@ def _judge(job: Job, case: _Case) -> Mismatch:
     candidates = {rank: _groups_that_call(job, case, rank) for rank in case.events}
     alone = [rank for rank, groups in candidates.items() if not groups]
     harmed = [rank for rank, event in case.events.items() if _failed_next(job, rank, event)]
-    grave = bool(harmed) or (bool(alone) and not any(trace.dropped for trace in job.traces.values()))
+    waiting = {other for rank in case.events for other in _waiting_there(job, case, rank)}
+    unheard = bool(alone) and not any(trace.dropped for trace in job.traces.values())
+    grave = bool(harmed) or bool(waiting) or unheard
     ranks = tuple(sorted(case.events))
     groups = {group for found in candidates.values() for group in found}
     finding = NON_MEMBER_CALL.finding(
-        _message(case, ranks, alone),
+        _message(case, ranks, alone, sorted(waiting)),
         severity=Severity.ERROR if grave else Severity.WARNING,
         group=groups.pop() if len(groups) == 1 else None,
         ranks=ranks,
@@ -232,10 +287,13 @@ def _judge(job: Job, case: _Case) -> Mismatch:
     return Mismatch(finding, min(event.time_ns for event in case.events.values()))
 
 
-def _message(case: _Case, ranks: Sequence[int], alone: Sequence[int]) -> str:
+def _message(case: _Case, ranks: Sequence[int], alone: Sequence[int], waiting: Sequence[int]) -> str:
     often = max(case.counts.values())
     times = f", at least {often} times" if often > 1 else ""
     members = ", and there is no group whose members all made this call" if alone else ""
+    if waiting:
+        verbs = verb(waiting, "waits", "wait")
+        members = f", while {ranks_text(waiting)} {verbs} there for {ranks_text(ranks)}, in a group of their own"
     return (
         f"{ranks_text(ranks)} called {case.function} on a group to which "
         f"{'it does' if len(ranks) == 1 else 'they do'} not belong{times}: nothing was done there{members}"
@@ -254,19 +312,31 @@ def _groups_that_call(job: Job, case: _Case, outsider: int) -> list[Group]:
     ]
 
 
+def _waiting_there(job: Job, case: _Case, outsider: int) -> list[int]:
+    """Members of a group of the outsider's own that are in a call from this line, which it left out as it went on."""
+    trace, since = job.traces[outsider], case.events[outsider].time_ns
+    went_on = outsider in job.ended or any(left_group(job, outsider, group) is not None for group in trace.groups)
+    if not went_on and not bool((trace.slots["scheduled_ns"] > since).any()):
+        return []
+    own = [group for group in trace.groups if outsider in group.ranks and len(group.ranks) > 1]
+    missed = [group for group in own if not _calls_from(job, outsider, group, case)]
+    return [rank for group in missed for rank in group.ranks if _calls_from(job, rank, group, case, ended=False)]
+
+
 def _may_have_called(job: Job, rank: int) -> bool:
     """True if a rank left no record, or failed by itself, so that it may have made the call."""
     failure = job.failures.get(rank)
     return rank not in job.traces or (failure is not None and failure.nature is Nature.OWN and not failure.terminated)
 
 
-def _calls_from(job: Job, rank: int, group: Group, case: _Case) -> bool:
+def _calls_from(job: Job, rank: int, group: Group, case: _Case, *, ended: bool = True) -> bool:
+    """True if a rank calls a group from the case's line; not ``ended``: if such a call never came to its end."""
     trace = job.traces.get(rank)
     place = (case.source.file, case.source.line)
     if trace is None:
         return False
     sources = [index for index, source in enumerate(trace.sources) if (source.file, source.line) == place]
-    return _has_row(trace, group, "source", sources)
+    return _has_row(trace, group, "source", sources, ended=ended)
 
 
 def _calls(job: Job, rank: int, group: Group, case: _Case) -> bool:
@@ -280,8 +350,8 @@ def _calls(job: Job, rank: int, group: Group, case: _Case) -> bool:
     return _has_row(trace, group, "signature", signatures)
 
 
-def _has_row(trace: Trace, group: Group, column: str, values: Sequence[int]) -> bool:
-    slots = trace.slots
+def _has_row(trace: Trace, group: Group, column: str, values: Sequence[int], *, ended: bool = True) -> bool:
+    slots = trace.slots if ended else trace.slots[np.isin(trace.slots["state"], _NOT_ENDED)]
     names = [index for index, known in enumerate(trace.groups) if known == group]
     return any(bool(((slots["group"] == name) & (slots[column] == value)).any()) for name in names for value in values)
 

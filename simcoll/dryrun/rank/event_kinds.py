@@ -21,4 +21,4 @@ TAINTED_READ = "received_value"
 """The program has read a value that a dry run can only guess."""
 
 BRANCH = "way"
-"""The branch that the program took at a line that read such a value (``taken``)."""
+"""The branch that the program took at a line that read such a value (``taken``; absent where that is not known)."""

@@ -199,7 +199,10 @@ class TaintTracker:
             recorder.event(UNKNOWN_OBJECTS, waited=waited)
 
     def note(self, outcome: object = None) -> None:
-        """Record the program's current line, and the branch that it takes there if ``outcome`` is a number."""
+        """Record the program's current line, and the branch that it takes there if ``outcome`` is an integer.
+
+        What it does with another value, such as that of ``float(tensor)``, cannot be followed: any branch may be next.
+        """
         recorder = None if self.paused else self._recorder()
         if recorder is None:
             return
@@ -207,6 +210,8 @@ class TaintTracker:
         if not _is_read_by_torch() and (source.file, source.line) not in self._noted:
             self._noted.add((source.file, source.line))
             recorder.event(TAINTED_READ, source=source_document(source))
+            if not isinstance(outcome, int):
+                recorder.event(BRANCH, file=source.file, line=source.line)
         if isinstance(outcome, int) and self._branches < _MOST_BRANCHES and not _is_shown():
             self._branches += 1
             recorder.event(BRANCH, file=source.file, line=source.line, taken=int.__int__(outcome))

@@ -179,6 +179,12 @@ def test_a_rank_that_does_not_come_at_all_is_looked_at_as_far_as_it_came() -> No
     assert said(report_on(["abcabc", "abcabc", "abcab"], missing=[2])) == [("SC201", None)]
 
 
+def test_a_rank_that_skipped_its_first_calls_is_ahead_by_them_all_along() -> None:
+    assert said(report_on(["bc", "bc", "c"], missing=[2])) == [("SC201", 1)]
+    assert said(report_on(["abcd", "abcd", "cd"], missing=[2])) == [("SC201", 1)]
+    assert said(report_on(["abcd", "abcd", "cx"], missing=[2])) == [("SC201", None)]
+
+
 def test_a_side_of_which_not_all_are_recorded_is_left_alone() -> None:
     traces = traces_of(["abcabc", "abcabc", "abcac", "abcac"], missing=[2, 3])
     assert said(judge(traces)) == [("SC201", 5)]

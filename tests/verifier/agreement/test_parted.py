@@ -55,6 +55,11 @@ def told(finding: Finding) -> tuple[str, dict[str, tuple[int, ...]]] | None:
 
 TOOK, NOT = "took it", "did not take it"
 
+
+def always_ran(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
+    return True
+
+
 SHAPES = {
     "a branch that one rank alone takes": (
         """
@@ -229,6 +234,26 @@ SHAPES = {
         """,
         ("except ValueError:", "did not", "caught an exception there"),
     ),
+    "a short circuit in a condition": (
+        """
+        def step():
+            for n in range(2):
+                if best and reduce(a):  # one
+                    log()
+            reduce(b)  # other
+        """,
+        ("if best and reduce(a):", TOOK, NOT),
+    ),
+    "a loop whose test calls": (
+        """
+        def step():
+            while reduce(a):  # one
+                if local:
+                    break
+            reduce(b)  # other
+        """,
+        ("if local:", NOT, TOOK),
+    ),
     "a short circuit": (
         """
         def step():
@@ -367,6 +392,44 @@ def test_ranks_that_ended_left_the_loop_in_which_the_others_are(tmp_path: Path) 
         assert told(finding) == ("for batch in loader:", {"in the loop": (0, 1), "past it": (2,)})
 
 
+@pytest.mark.parametrize(("body", "expected"), [("yield", True), ("return", False)])
+def test_a_rank_that_left_a_loop_over_a_generator_took_its_exit(body: str, expected: bool, tmp_path: Path) -> None:
+    text = f"""
+        def folds():
+            for fold in range(4):
+                reduce(fold)  # one
+                {body} fold
+
+        def step():
+            for score in folds():  # folds
+                if rank == 2 and score > 1:
+                    break
+            reduce(b)  # other
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([0, 1], at(path, "folds", "one:folds")), side([2], at(path, "other")))
+    exits = "if rank == 2 and score > 1:", {TOOK: (2,), NOT: (0, 1)}
+    assert (told(finding) == exits) == expected
+
+
+def test_a_loop_that_all_run_alike_parts_nobody_where_an_exit_may_have(tmp_path: Path) -> None:
+    text = """
+        def save():
+            if rank != 0:
+                return
+            barrier()  # save
+
+        def step():
+            for epoch in range(2):
+                for p in model.parameters():
+                    reduce(p)  # one
+                save()  # other
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([1, 2], at(path, "one")), side([0], at(path, "other", "save:save")), ran=always_ran)
+    assert told(finding) == ("if rank != 0:", {TOOK: (1, 2), NOT: (0,)})
+
+
 def test_a_rank_behind_the_loop_is_past_it(tmp_path: Path) -> None:
     text = """
         def step():
@@ -380,6 +443,32 @@ def test_a_rank_behind_the_loop_is_past_it(tmp_path: Path) -> None:
     assert finding.code == "SC202"
 
 
+@pytest.mark.parametrize("leave", ["break", "continue"])
+@pytest.mark.parametrize(
+    ("condition", "line", "did"),
+    [
+        ("loss > best", "if loss > best:", (TOOK, NOT)),
+        ("step == steps", "for step, batch in enumerate(loader):", ("past it", "in the loop")),
+        ("seen > most", "for step, batch in enumerate(loader):", ("past it", "in the loop")),
+    ],
+)
+def test_an_exit_by_the_number_of_rounds_is_less_likely_than_uneven_data(
+    condition: str, line: str, did: tuple[str, str], leave: str, tmp_path: Path
+) -> None:
+    text = f"""
+        def step():
+            for step, batch in enumerate(loader):
+                seen += 1
+                if {condition}:
+                    {leave}
+                reduce(batch)  # one
+            reduce(b)  # other
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([0, 1], at(path, "one")), side([2], at(path, "other")), ran=always_ran)
+    assert told(finding) == (line, {did[0]: (2,), did[1]: (0, 1)})
+
+
 def test_a_rank_that_ended_took_the_exit_of_the_process(tmp_path: Path) -> None:
     text = """
         def step():
@@ -391,10 +480,6 @@ def test_a_rank_that_ended_took_the_exit_of_the_process(tmp_path: Path) -> None:
     path = program(tmp_path, text)
     here, gone = side([0, 1], at(path, "one")), side([2], at(path, "one"), past=True)
     assert told(judged(here, gone, code="SC702")) == ("if done(epoch):", {TOOK: (2,), NOT: (0, 1)})
-
-
-def always_ran(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
-    return True
 
 
 def test_ranks_that_went_the_way_for_other_parameters_did_not_for_this_one(tmp_path: Path) -> None:

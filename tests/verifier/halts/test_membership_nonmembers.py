@@ -87,3 +87,34 @@ def test_a_rank_that_fails_much_later_fails_for_its_own_reasons() -> None:
 def test_one_line_is_one_finding() -> None:
     report = judged([record()], outside(), outside(at=20), outside("broadcast", line=12))
     assert sorted(finding.sides[0].sources[0].source.line for finding in report.findings) == [7, 12]
+
+
+PAIRS = Group("1", "", (0, 1)), Group("2", "", (2, 3))
+
+
+def judged_pairs(*of_two: Record, end: bool = True) -> Report:
+    """Rank 2 makes a call of its neighbours' pair; its partner waits in their own."""
+    everyone = Group("0", "default_pg", (0, 1, 2, 3))
+    exits = [Event("exit", 99, {})]
+    traces = [trace_of(rank, 4, [everyone, PAIRS[0]], [record("1")], mode="record", events=exits) for rank in (0, 1)]
+    events = [outside(), *(exits if end else [])]
+    traces.append(trace_of(2, 4, [everyone, PAIRS[1]], of_two, mode="record", events=events))
+    waits = record("2", state=State.STARTED)
+    traces.append(trace_of(3, 4, [everyone, PAIRS[1]], [waits], mode="record"))
+    return judge(traces)
+
+
+def test_a_call_of_others_while_the_own_group_waits_there_is_an_error() -> None:
+    finding = judged_pairs().findings[0]
+    assert (finding.code, finding.severity, finding.culprits) == ("SC402", Severity.ERROR, (2,))
+    assert "while rank 3 waits there for rank 2" in finding.message
+    assert judged_pairs(record("0", line=9, at=20), end=False).findings[0].severity is Severity.ERROR
+
+
+def test_a_rank_that_may_yet_call_its_own_group_is_not_blamed_for_the_others() -> None:
+    assert [one.severity for one in judged_pairs(end=False).findings if one.code == "SC402"] == [Severity.WARNING]
+
+
+def test_a_rank_that_called_its_own_group_there_too_did_no_harm() -> None:
+    report = judged_pairs(record("2", at=20))
+    assert [one.severity for one in report.findings if one.code == "SC402"] == [Severity.WARNING]

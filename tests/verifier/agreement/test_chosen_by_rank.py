@@ -1,0 +1,115 @@
+"""What a line uses is followed back to the comparison with the rank that chose it, if that tells the ranks apart."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from simcoll.core.record import Source
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.agreement.chosen_by_rank import holds
+from simcoll.verifier.agreement.parted import ran_nothing, with_partings
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+
+CALL = Call("all_reduce", "allreduce", (Buffer((5,), "float32"),), (Buffer((5,), "float32"),), "sum")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("rank == 2", [2]),
+        ("rank != 2", [0, 1, 3]),
+        ("0 < rank", [1, 2, 3]),
+        ("self.rank in (1, 3)", [1, 3]),
+        ("dist.get_rank() not in [0]", [1, 2, 3]),
+        ("rank % 2 == 0", [0, 2]),
+        ("rank // 2 >= 1", [2, 3]),
+    ],
+)
+def test_a_comparison_with_constants_is_computed(text: str, where: Sequence[int]) -> None:
+    comparison = ast.parse(text, mode="eval").body
+    assert isinstance(comparison, ast.Compare)
+    assert [rank for rank in range(4) if holds(comparison, rank)] == where
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["step == 2", "rank < size", "0 < rank < 3", "rank % 0 == 1", "rank in ()", "rank == f(1)", "get_rank(g) == 0"],
+)
+def test_what_the_text_does_not_say_is_not_known(text: str) -> None:
+    comparison = ast.parse(text, mode="eval").body
+    assert isinstance(comparison, ast.Compare)
+    assert {holds(comparison, rank) for rank in range(4)} == {None}
+
+
+PROGRAMS = {
+    "a size": """
+        def step():
+            n = 12 if rank == 2 else 8  # <-
+            reduce(zeros(n))  # here
+    """,
+    "a list that is changed": """
+        def step():
+            hooks = [a, b]
+            if rank == 2:  # <-
+                hooks.reverse()
+            for hook in hooks:
+                hook()  # here
+    """,
+    "a function of the program": """
+        def load(rank):
+            scale = two if rank == 2 else one  # <-
+            return scale
+
+        def step():
+            x = load(rank)
+            reduce(x)  # here
+    """,
+    "a comparison inside an expression": """
+        def step():
+            phase = "warm" if n + (rank == 2) < 3 else "hot"  # <-
+            run(phase)  # here
+    """,
+    "a pair of names": """
+        def step():
+            one, other = ("a", "b") if rank not in (0, 1, 3) else ("b", "a")  # <-
+            reduce(x, groups[one])  # here
+    """,
+}
+
+
+def parted(folder: Path, text: str, *, odd: Sequence[int] = (2,)) -> Finding:
+    path = folder / "train.py"
+    path.write_text(dedent(text).lstrip())
+    lines = path.read_text().splitlines()
+    here = next(number for number, one in enumerate(lines, 1) if one.endswith("# here"))
+    source = Source(str(path), here, "step", lines[here - 1].strip())
+    rest = tuple(rank for rank in range(4) if rank not in odd)
+    sides = Side(rest, CALL, (RankSource(rest[0], source),)), Side(tuple(odd), CALL, (RankSource(odd[0], source),))
+    finding = Finding("SC102", Severity.ERROR, "", sequence=1, ranks=(0, 1, 2, 3), sides=sides)
+    return with_partings([finding], ran_nothing)[0]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_comparison_behind_a_line_is_where_ranks_parted(program: str, tmp_path: Path) -> None:
+    found = parted(tmp_path, PROGRAMS[program])
+    assert found.parted is not None
+    assert found.parted.source.code.endswith("# <-")
+    assert found.parted.source.function == ("load" if program == "a function of the program" else "step")
+    assert {ranks for ranks, _ in found.parted.sides} == {(2,), (0, 1, 3)}
+    # A comparison that mixes the sides explains nothing, and neither does one on which the line does not depend.
+    assert parted(tmp_path, PROGRAMS[program], odd=(1, 2)).parted is None
+
+
+def test_a_comparison_on_which_the_line_does_not_depend_parts_nobody(tmp_path: Path) -> None:
+    text = """
+        def step():
+            name = "log" if rank == 2 else "out"
+            write(name)
+            reduce(x)  # here
+    """
+    assert parted(tmp_path, text).parted is None

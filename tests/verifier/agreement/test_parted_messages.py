@@ -1,0 +1,71 @@
+"""A rank that passes by a receive parted from those that make it, not from the rank that sends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from simcoll.core.record import Group, Record, Source, State
+from simcoll.core.trace import MemoryTrace
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.agreement.parted import ran_by, with_partings
+from simcoll.verifier.agreement.parted_messages import with_partings_of_messages
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from tests.support.traces import trace_of
+
+TASK = (Buffer((2,), "float32"),)
+WORLD = Group("0", "default_pg", (0, 1, 2, 3))
+BARRIER = Call("barrier", "barrier")
+PROGRAM = """
+    if rank == 0:
+        for worker in range(1, 4):
+            dist.send(task, worker)  # send
+    elif rank < 3:
+        dist.recv(task, 0)  # recv
+    dist.barrier()  # barrier
+"""
+
+
+def at(path: Path, mark: str) -> Source:
+    lines = path.read_text().splitlines()
+    number = next(number for number, text in enumerate(lines, 1) if text.endswith(f"# {mark}"))
+    return Source(str(path), number, "<module>", lines[number - 1].strip())
+
+
+def message(path: Path, op: str, peer: int, number: int, state: State = State.COMPLETED) -> Record:
+    call = Call(op, op, TASK if op == "send" else (), () if op == "send" else TASK, peer=peer, tag=0)
+    return Record("0", 0, call, at(path, op), state, scheduled_ns=number * 10, p2p_sequence=number)
+
+
+def job(path: Path, *, passed_by: bool) -> list[MemoryTrace]:
+    """Rank 0 waits for rank 3 to receive; ``passed_by``: rank 3 has done so before."""
+    sends = [message(path, "send", peer, peer) for peer in (1, 2)]
+    sends.append(message(path, "send", 3, 3, State.STARTED))
+    barrier = Record("0", 1, BARRIER, at(path, "barrier"), State.STARTED, scheduled_ns=99)
+    received = [message(path, "recv", 0, 1)]
+    workers = [trace_of(rank, 4, [WORLD], [*received, barrier]) for rank in (1, 2)]
+    last = trace_of(3, 4, [WORLD], [*(received if passed_by else []), barrier])
+    return [trace_of(0, 4, [WORLD], sends), *workers, last]
+
+
+@pytest.mark.parametrize("code", ["SC204", "SC304"])
+@pytest.mark.parametrize("passed_by", [False, True])
+def test_the_fork_is_that_between_the_peers(code: str, passed_by: bool, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(dedent(PROGRAM).lstrip())
+    traces = job(path, passed_by=passed_by)
+    waits = Call("send", "send", TASK, peer=3, tag=0)
+    sender = Side((0,), waits, (RankSource(0, at(path, "send")),))
+    others = Side((3,), BARRIER, (RankSource(3, at(path, "barrier")),))
+    finding = Finding(code, Severity.ERROR, "", ranks=(0, 3), sides=(sender, others))
+    ran = ran_by(traces)
+    [told] = with_partings_of_messages(with_partings([finding], ran), traces, ran)
+    if not passed_by:
+        assert told.parted is not None
+        assert told.parted.source.code.startswith("elif rank < 3:")
+        assert told.parted.sides == (((1, 2), "took it"), ((3,), "did not take it"))
+    else:
+        # Those of a deadlock part where the ranks of its waits do.
+        assert (None if told.parted is None else told.parted.source.line) == (1 if code == "SC204" else None)

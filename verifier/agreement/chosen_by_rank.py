@@ -1,0 +1,130 @@
+"""Finds the comparisons of a program with its rank on which the values at a line depend, by the program's text.
+
+Ranks that come to one line with another tensor, group or function were given it earlier. Only comparisons with
+constants are looked at: for them the text alone says on which ranks they hold.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from simcoll.verifier.agreement.forks import Function, Text, steps_to
+
+_RANK: Final = frozenset({"rank", "global_rank", "get_rank"})
+_MOST: Final = 1 << 20
+"""The largest number that is computed with."""
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = MappingProxyType(
+    {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv}
+)
+_COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[int, int], bool]]] = MappingProxyType(
+    {
+        ast.Eq: operator.eq,
+        ast.NotEq: operator.ne,
+        ast.Lt: operator.lt,
+        ast.LtE: operator.le,
+        ast.Gt: operator.gt,
+        ast.GtE: operator.ge,
+    }
+)
+
+
+def holds(comparison: ast.Compare, rank: int) -> bool | None:
+    """Whether a comparison of the rank with constants holds on a rank; None where it is none, or is not computed."""
+    if len(comparison.ops) != 1 or not any(_is_rank(node) for node in ast.walk(comparison)):
+        return None
+    kind, left, right = type(comparison.ops[0]), _number(comparison.left, rank), comparison.comparators[0]
+    if left is None:
+        return None
+    if kind in (ast.In, ast.NotIn):
+        numbers = [_number(one, rank) for one in getattr(right, "elts", ())]
+        return None if not numbers or None in numbers else (left in numbers) == (kind is ast.In)
+    other = _number(right, rank)
+    return None if other is None or kind not in _COMPARISONS else _COMPARISONS[kind](left, other)
+
+
+def _number(node: ast.expr, rank: int) -> int | None:
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int and abs(node.value) <= _MOST else None
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _number(node.left, rank), _number(node.right, rank)
+        divides = isinstance(node.op, ast.Mod | ast.FloorDiv)
+        return (
+            None if left is None or right is None or (divides and not right) else _OPERATORS[type(node.op)](left, right)
+        )
+    return rank if _is_rank(node) else None
+
+
+def _is_rank(node: ast.AST) -> bool:
+    """True for ``rank``, ``self.rank`` and ``dist.get_rank()``; a rank in a group is another number."""
+    if isinstance(node, ast.Call):
+        return not node.args and not node.keywords and _is_rank(node.func)
+    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return name in _RANK
+
+
+def comparisons_behind(text: Text, function: Function, line: int) -> list[ast.Compare]:
+    """The comparisons with the rank by which the program chose what a line of a function uses, in order of lines."""
+    steps = steps_to(function, line)
+    if not steps:
+        return []
+    statement = steps[-1].statement
+    parts = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
+    found = {id(node): node for node in _behind(text, function, parts) if isinstance(node, ast.Compare)}
+    return sorted(found.values(), key=lambda node: node.lineno)
+
+
+def _behind(text: Text, function: Function, parts: list[ast.expr]) -> Iterator[ast.AST]:
+    """All nodes on which expressions depend: those of assignments to their names, and of conditions around these."""
+    writes = list(_writes(function, ()))
+    names, seen = set[str](), set[int]()
+    todo: list[ast.AST] = [*parts]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        todo += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Lambda)]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            todo += _body_of(text, node.func.id)
+        if isinstance(node, ast.Name) and node.id not in names:
+            names.add(node.id)
+            todo += [part for targets, behind in writes if node.id in targets for part in behind]
+
+
+def _body_of(text: Text, name: str) -> list[ast.AST]:
+    """The statements of the program's own function of a name, if there is one."""
+    made = [node for node in text.tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return [*made[0].body] if len(made) == 1 else []
+
+
+def _writes(node: ast.AST, around: tuple[ast.expr, ...]) -> Iterator[tuple[set[str], list[ast.expr]]]:
+    """The names that statements give values to or call methods of, with the values and the conditions around them."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        conditions = (*around, child.test) if isinstance(child, ast.If) else around
+        targets, values = _written(child)
+        if targets:
+            yield targets, [*values, *conditions]
+        yield from _writes(child, conditions)
+
+
+def _written(node: ast.AST) -> tuple[set[str], list[ast.expr]]:
+    targets: list[ast.expr] = []
+    values: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets, values = node.targets, [node.value]
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        targets, values = [node.target], [] if node.value is None else [node.value]
+    elif isinstance(node, ast.For | ast.AsyncFor):
+        targets, values = [node.target], [node.iter]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        # A method may change what it is called on: values.reverse().
+        targets, values = [node.value.func.value], [*node.value.args]
+    names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return names, values
