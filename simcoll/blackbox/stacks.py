@@ -20,7 +20,8 @@ import os
 import platform
 import re
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -34,6 +35,8 @@ STACK_SUFFIX = ".stack"
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _LIMIT = 4 << 20
+_ANSWER_SECONDS = 1.0
+_PIECE_SECONDS = 0.02
 _AWAITING = re.compile(r"\bwait|\.result\(|\.synchronize\(")
 
 _CONNECTING, _BACKGROUND = "own_connection", "checker.py"
@@ -118,6 +121,25 @@ _TABLES = {
 }
 _SYSTEM_CALLS: Mapping[str, Any] = _TABLES.get(platform.machine(), {})
 """Numbers of system calls. A signal cuts short poll, select, epoll_wait, nanosleep, pause and their like: signal(7)."""
+
+
+def await_stacks(paths: Collection[Path]) -> None:
+    """Wait, not for long, until every file has a text that grows no more: a stack is written piece by piece."""
+    before: list[int] = []
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        sizes = [_size(path) for path in paths]
+        if all(sizes) and sizes == before:
+            return
+        before = sizes
+        time.sleep(_PIECE_SECONDS)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _undisturbed(pid: int) -> int | None:

@@ -63,11 +63,11 @@ def kill_children(spared: Set[int] = frozenset()) -> None:
                 os.waitpid(pid, 0)
 
 
-def children() -> set[int]:
-    """The processes whose parent this process is; none where /proc does not show them."""
+def children(of: int | None = None) -> set[int]:
+    """The processes whose parent this process is, or ``of``; none where /proc does not show them."""
     with contextlib.suppress(OSError):
-        own = str(os.getpid())
-        return {int(name) for name in os.listdir("/proc") if name.isdecimal() and stat_fields(name)[1:2] == [own]}
+        parent = str(os.getpid() if of is None else of)
+        return {int(name) for name in os.listdir("/proc") if name.isdecimal() and stat_fields(name)[1:2] == [parent]}
     return set()
 
 

@@ -86,9 +86,10 @@ def _account(document: Mapping[str, Any]) -> Account:
 
 def _end(one: Mapping[str, Any]) -> ProcessEnd:
     code = one["exit_code"]
-    if type(code) is not int:
-        raise TypeError("exit_code: expected a whole number")
-    return ProcessEnd(code, _whole(one["time_ns"]), one["timed_out"] is True, one["out_of_memory"] is True)
+    place = one["place"]
+    if type(code) is not int or not isinstance(place, str):
+        raise TypeError("exit_code and place: expected a whole number and a text")
+    return ProcessEnd(code, _whole(one["time_ns"]), one["timed_out"] is True, one["out_of_memory"] is True, place)
 
 
 def _whole(value: object, least: int = 0) -> int:

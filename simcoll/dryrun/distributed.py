@@ -15,7 +15,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -334,7 +334,7 @@ class SharedDryRun:
     def _hand_over(self, number: int, ends: dict[int, ProcessEnd]) -> None:
         """Send the ends of the ranks, their records and their logs, a few at a time."""
         own = f"{number}/{self._meeting.job.number}"
-        document = [[rank, end.exit_code, end.time_ns, end.timed_out, end.out_of_memory] for rank, end in ends.items()]
+        document = [[rank, *astuple(end)] for rank, end in ends.items()]
         self._meeting.put(f"{own}/ends", json.dumps(document).encode())
         ranks = list(ends)
         for place, rank in enumerate(ranks):

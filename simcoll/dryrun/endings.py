@@ -175,13 +175,14 @@ class ProcessEnd:
     """The end of a rank's process: ``exit_code`` is negative for a signal; ``timed_out`` if it reached its time limit.
 
     ``out_of_memory`` is True if it failed after asking for memory beyond its limit, or was killed as the system had
-    none.
+    none. ``place`` is the line at which one was that reached its time limit, as far as it is known.
     """
 
     exit_code: int
     time_ns: int
     timed_out: bool = False
     out_of_memory: bool = False
+    place: str = ""
 
 
 _FAILURES_OF_OTHERS = ("DistStoreError", "CheckpointException")

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from simcoll.blackbox.stacks import stack_path
+from simcoll.blackbox.stacks import ask, await_stacks, read_stacks, stack_path
 from simcoll.core.io import make_sparse
-from simcoll.core.process import adopt_orphans, kill_children, reap
+from simcoll.core.process import adopt_orphans, children, kill_children, reap, stat_fields
 from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.rank.main import become_rank, wanted_memory
 from simcoll.dryrun.rank.settings import DryRun
@@ -110,7 +110,7 @@ def run_rank_processes(
                 more = rank is not None
                 if rank is not None:
                     running[_start(dry_run, rank)] = rank, time.monotonic() + timeout
-            if ended := _ended(running):
+            if ended := _ended(dry_run, running):
                 for pid, end in ended.items():
                     rank = running.pop(pid)[0]
                     ends[rank] = _clean_up(dry_run, rank, end, kills)
@@ -128,18 +128,38 @@ def _start(dry_run: DryRun, rank: int) -> int:
     return start_under_subreaper(functools.partial(become_rank, dry_run, rank))
 
 
-def _ended(running: Mapping[int, tuple[int, float]]) -> dict[int, ProcessEnd]:
+def _ended(dry_run: DryRun, running: Mapping[int, tuple[int, float]]) -> dict[int, ProcessEnd]:
     """The processes that have ended by now, and those that reach their time limit, which are ended."""
     found = {}
-    for pid, (_, limit) in running.items():
+    for pid, (rank, limit) in running.items():
         if time.monotonic() > limit:
+            place = _place_below(pid, stack_path(dry_run.folder, rank))
             _end([pid])
-            found[pid] = ProcessEnd(-signal.SIGKILL, time.time_ns(), timed_out=True)
+            found[pid] = ProcessEnd(-signal.SIGKILL, time.time_ns(), timed_out=True, place=place)
             continue
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             found[pid] = ProcessEnd(os.waitstatus_to_exitcode(status), time.time_ns())
     return found
+
+
+def _place_below(subreaper: int, path: Path) -> str:
+    """The line of the program at which the rank below a subreaper is, as text; empty where that cannot be learnt."""
+    with contextlib.suppress(OSError, ValueError):
+        os.truncate(path, 0)  # it is gone where the rank offers no stacks
+        # Orphans of the rank are younger.
+        ask(min(children(subreaper), key=_start_time))
+        await_stacks([path])
+        threads = read_stacks(path)
+        place = threads[-1].place() if threads else None
+        if place is not None:
+            return f"{place.file}:{place.line} in {place.function}"
+    return ""
+
+
+def _start_time(pid: int) -> int:
+    """The time at which a process was started, in ticks since boot; proc(5) has it as field 22."""
+    return int("".join(stat_fields(pid)[19:20]))
 
 
 def memory_kills() -> int | None:

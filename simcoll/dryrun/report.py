@@ -94,6 +94,7 @@ def _ranks_and_endings(ends: RankEndings, account: Account, folder: Path) -> Ite
         yield f"{ranks_text(run)} of {account.world_size:,} {verb(run, 'was', 'were')} run; {_OTHERS}"
     if timed_out := ends.ranks(RankEnding.TIMED_OUT):
         yield f"{ranks_text(timed_out)} ran for {account.timeout:g} s and did not end (--timeout){_BEYOND}"
+        yield from _places(timed_out, account)
     if killed := ends.ranks(RankEnding.OUT_OF_MEMORY):
         limit = "" if account.memory is None else f" (--memory allows {account.memory / _GIB:g} GiB of address space)"
         who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
@@ -104,6 +105,18 @@ def _ranks_and_endings(ends: RankEndings, account: Account, folder: Path) -> Ite
         yield f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
     if failed := [*ends.ranks(RankEnding.FAILED), *guessed, *killed]:
         yield f"what rank {failed[0]} wrote is in {folder / log_name(failed[0])}"
+
+
+def _places(ranks: Sequence[int], account: Account) -> Iterator[str]:
+    """Notes on the lines at which ranks were when their time was over."""
+    places: dict[str, list[int]] = {}
+    for rank in ranks:
+        if place := account.ends[rank].place:
+            places.setdefault(place, []).append(rank)
+    for place, there in list(places.items())[:_MOST_LINES]:
+        yield f"{place}: {ranks_text(there)} {verb(there, 'was', 'were')} here when the time was over"
+    if len(places) > _MOST_LINES:
+        yield f"others were at {len(places) - _MOST_LINES} more lines"
 
 
 def _without_record(judged: JudgedDryRun) -> list[int]:

@@ -14,7 +14,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from simcoll.blackbox import BlackBox
 from simcoll.blackbox.accounts import LaunchAccount, read_launch, write_stall
 from simcoll.blackbox.gather import files_of, gather
 from simcoll.blackbox.reader import last_activity
-from simcoll.blackbox.stacks import Stack, ask, read_stacks, stack_path
+from simcoll.blackbox.stacks import Stack, ask, await_stacks, read_stacks, stack_path
 from simcoll.core.process import stat_fields
 from simcoll.core.source_roots import Roots
 from simcoll.core.trace import Stall
@@ -40,8 +40,6 @@ _TRANSFER_SECONDS = 10.0
 _CONNECT_SECONDS = 60.0
 """Seconds added for a rank in which simcoll connects to the store: a name look-up may take long."""
 
-_ANSWER_SECONDS = 1.0
-_PIECE_SECONDS = 0.02
 _BUSY_SHARE = 0.1
 _LONG_ENOUGH_TO_TELL = 5.0
 _SEEN_BEFORE_ABORT_NS = 15 * 10**9
@@ -212,7 +210,7 @@ class Monitor:
                 os.truncate(path, 0)
                 ask(pid)
                 asked[rank] = path
-        _await_texts(asked.values())
+        await_stacks(asked.values())
         found = {rank: read_stacks(path, roots.get(rank)) for rank, path in asked.items()}
         return {rank: threads for rank, threads in found.items() if threads}
 
@@ -225,25 +223,6 @@ class Monitor:
             if rank.exit_code is None and len(fields) > 14:
                 used[rank.rank] = (int(fields[11]) + int(fields[12])) / ticks
         return used
-
-
-def _await_texts(paths: Collection[Path]) -> None:
-    """Wait until every file has a text that grows no more: a stack is written piece by piece."""
-    before: list[int] = []
-    deadline = time.monotonic() + _ANSWER_SECONDS
-    while time.monotonic() < deadline:
-        sizes = [_size(path) for path in paths]
-        if all(sizes) and sizes == before:
-            return
-        before = sizes
-        time.sleep(_PIECE_SECONDS)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _state(pid: int) -> str:

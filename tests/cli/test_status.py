@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from simcoll.cli import main

@@ -13,7 +13,7 @@ from simcoll.core.trace import SLOT, MemoryTrace
 from simcoll.dryrun.account import ACCOUNT_NAME, Account, read_account, write_account
 from simcoll.dryrun.endings import ProcessEnd
 
-ENDS = {0: ProcessEnd(0, 1_000_000), 3: ProcessEnd(-9, 2_000_000, timed_out=True)}
+ENDS = {0: ProcessEnd(0, 1_000_000), 3: ProcessEnd(-9, 2_000_000, timed_out=True, place="a.py:3 in f")}
 ACCOUNT = Account(8, 4, 600.0, None, 1 << 30, cuda=True, ends=ENDS, passes=("the values of 3 calls were known",))
 
 
@@ -42,8 +42,13 @@ def test_what_is_written_is_read(account: Account, tmp_path: Path) -> None:
         {"memory": -1},
         {"ends": {"0": 0}},
         {"ends": [{"rank": 0}]},
-        {"ends": [{"rank": 0, "exit_code": "0", "time_ns": 1, "timed_out": False, "out_of_memory": False}]},
-        {"ends": [{"rank": -1, "exit_code": 0, "time_ns": 1, "timed_out": False, "out_of_memory": False}]},
+        {
+            "ends": [
+                {"rank": 0, "exit_code": "0", "time_ns": 1, "timed_out": False, "out_of_memory": False, "place": ""}
+            ]
+        },
+        {"ends": [{"rank": 0, "exit_code": 0, "time_ns": 1, "timed_out": True, "out_of_memory": False, "place": 3}]},
+        {"ends": [{"rank": -1, "exit_code": 0, "time_ns": 1, "timed_out": False, "out_of_memory": False, "place": ""}]},
     ],
     ids=str,
 )

@@ -197,6 +197,8 @@ def test_a_rank_that_does_not_end_is_ended(tmp_path: Path, preflight: Preflight)
     body = "import time\ntime.sleep(1000 if rank == 1 else 0)"
     _, report = preflight("--world-size", 3, "--timeout", 3, script(tmp_path, body))
     assert any("rank 1 ran for 3 s" in note for note in report["notes"])
+    line = HEAD.count("\n") + 2
+    assert any(f"train.py:{line} in <module>: rank 1 was here when" in note for note in report["notes"])
 
 
 def test_flow_that_rests_on_received_values_is_noted(tmp_path: Path, preflight: Preflight) -> None:

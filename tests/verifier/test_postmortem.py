@@ -72,6 +72,27 @@ def clean_job(calls: int = 5) -> list[MemoryTrace]:
     return [trace(rank, [record(n) for n in range(1, calls + 1)], ended()) for rank in range(RANKS)]
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "Error(s) in loading state_dict for Net:\n\tMissing key(s): 'w'.\n\tUnexpected key(s): 'v'.",
+            "for Net: Missing",
+        ),
+        ("stopped:\n\n  no space left\n", "stopped: no space left"),
+        ("out of memory\nTraceback", "out of memory"),
+        ("stopped:", "stopped:"),
+    ],
+)
+def test_a_failure_is_told_with_the_line_that_its_first_one_announces(message: str, said: str) -> None:
+    traces = clean_job()
+    traces[2] = trace(2, [record(n) for n in range(1, 4)], raised(4, "RuntimeError", message))
+    told = judge(traces, LaunchOutcome({2: RankExit(1)})).findings[0].message
+    assert said in told
+    assert "Traceback" not in told
+    assert "Unexpected" not in told
+
+
 def test_a_clean_job_has_no_findings() -> None:
     report = judge(clean_job(), LaunchOutcome({rank: RankExit(0, 100) for rank in range(RANKS)}))
     assert (report.verdict, report.findings, report.agreed, exit_code(report)) == (Verdict.OK, (), 5, 0)

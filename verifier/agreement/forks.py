@@ -140,7 +140,8 @@ class Fork:
     ranks may leave after another number of rounds; ``leaves`` that this way only leaves the function or the loop;
     ``alone`` that it comes back to the other ways, and that these call nothing before; ``alike`` that it is a loop over
     numbers or parts of a model, or an exit after a number of rounds, which most programs make equally on all ranks;
-    ``varies`` that it is a branch in such a loop that depends on the round.
+    ``varies`` that it is a branch in such a loop that depends on the round; ``settled`` that it is a branch in a loop
+    on what no round changes.
     """
 
     line: int
@@ -153,6 +154,7 @@ class Fork:
     alone: bool = False
     alike: bool = False
     varies: bool = False
+    settled: bool = False
 
 
 _NOT_BEHIND = (ast.Return, ast.Raise, ast.Continue)
@@ -172,7 +174,8 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
     if isinstance(parent, ast.If):
         did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
         alone = not any(map(_calls, other)) and not ends_outside(step.block)
-        return Fork(parent.lineno, *lines, *did, alone=alone, varies=_varies(parent.test, around))
+        varies, settled = _varies(parent.test, around), _is_settled(parent.test, around)
+        return Fork(parent.lineno, *lines, *did, alone=alone, varies=varies, settled=settled)
     if isinstance(parent, _Loop):
         return Fork(parent.lineno, *lines, *_ROUNDS, loop=True, alike=_is_alike(parent))
     if step.field.startswith("handler"):
@@ -415,6 +418,48 @@ def _varies(test: ast.expr, around: Sequence[Step]) -> bool:
     targets = [step.parent.target for step in around if isinstance(step.parent, ast.For) and _is_alike(step.parent)]
     rounds = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
     return any(isinstance(node, ast.Name) and node.id in rounds for node in ast.walk(test))
+
+
+def _is_settled(test: ast.expr, around: Sequence[Step]) -> bool:
+    """True for a condition on names alone to which the outermost loop around it does nothing that could change them."""
+    loop = next((step.parent for step in around if isinstance(step.parent, _Loop)), None)
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    if loop is None or not names or not all(isinstance(node, _OF_NAMES) for node in ast.walk(test)):
+        return False
+    return names.isdisjoint(_changed_in(loop, by_use=not _is_identity(test)))
+
+
+_OF_NAMES = (
+    ast.Name,
+    ast.Constant,
+    ast.Compare,
+    ast.BoolOp,
+    ast.UnaryOp,
+    ast.expr_context,
+    ast.cmpop,
+    ast.boolop,
+    ast.unaryop,
+)
+"""What conditions on names alone are made of."""
+
+
+def _is_identity(test: ast.expr) -> bool:
+    """True for ``a is None`` and the like, whose outcome no change of an object's contents alters."""
+    return isinstance(test, ast.Compare) and all(isinstance(op, ast.Is | ast.IsNot) for op in test.ops)
+
+
+def _changed_in(loop: ast.AST, *, by_use: bool) -> set[str]:
+    """Names that a loop gives other values; ``by_use``: or whose objects it uses in a way that may change them."""
+    found = set()
+    for node in _within(loop):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif by_use and isinstance(node, ast.Attribute | ast.Subscript):
+            found |= {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+        elif by_use and isinstance(node, ast.Call):
+            parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+            found |= {name.id for part in parts for name in ast.walk(part) if isinstance(name, ast.Name)}
+    return found
 
 
 def _is_range(over: ast.AST | None) -> TypeGuard[ast.Call]:

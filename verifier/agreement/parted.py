@@ -10,7 +10,9 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
+
+import numpy as np
 
 from simcoll.core.record import Source
 from simcoll.core.source_roots import OWN, kind_of
@@ -49,8 +51,17 @@ _HELD: Final = ((True, "found it true"), (False, "found it false"))
 _BY_RANK: Final = re.compile(r"rank|master|main_process|is_main|leader|process_index|stage|coord", re.IGNORECASE)
 """What stands in conditions by which programs part their ranks on purpose."""
 
-Ran: TypeAlias = Callable[[Sequence[int], str, int, int], bool]
-"""Whether ranks are known to have run, at any time, these lines of a file."""
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What is known of the lines that ranks ran.
+
+    ``ever`` tells whether ranks ran, at any time, these lines of a file, ``before`` the stack of the call that a side's
+    ranks made before the one at which they stand, innermost frame first; empty where it is not known.
+    """
+
+    ever: Callable[[Sequence[int], str, int, int], bool]
+    before: Callable[[Side], Sequence[Source]] = lambda side: ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,12 +75,16 @@ class _Way:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """A fork in a frame, and which of two ways went inside."""
+    """A fork in a frame, and which of two ways went inside.
+
+    ``again``: those outside came round again without the way, an answer where no fork behind them is one.
+    """
 
     fork: Fork
     frame: Source
     inside: _Way
     outside: _Way
+    again: bool = False
 
 
 def ran_by(traces: Sequence[Trace]) -> Ran:
@@ -77,7 +92,7 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
     by_rank = {trace.rank: trace for trace in traces}
     known: dict[int, frozenset[tuple[str, int]]] = {}
 
-    def ran(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
+    def ever(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
         for rank in ranks[:_ASKED]:
             if rank not in known:
                 sources = by_rank[rank].sources if rank in by_rank else ()
@@ -86,12 +101,27 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
                 return True
         return False
 
-    return ran
+    def before(side: Side) -> Sequence[Source]:
+        trace = by_rank.get(side.ranks[0])
+        return () if trace is None or not side.sources else _stack_before(trace, side.sources[0].source, side.past)
+
+    return Ran(ever, before)
 
 
-def ran_nothing(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
-    """The knowledge of ranks whose records are not at hand."""
-    return False
+def _stack_before(trace: Trace, source: Source, past: bool) -> Sequence[Source]:
+    """The stack of the call before the last one of this line; of that one where the rank has gone on from there."""
+    if past:
+        return source.stack
+    here = [number for number, one in enumerate(trace.sources) if one.stack == source.stack]
+    column = trace.slots["source"]
+    rows = np.flatnonzero(np.isin(column, here))
+    if not len(rows) or rows[-1] == 0 or int(column[rows[-1] - 1]) >= len(trace.sources):
+        return ()
+    return trace.sources[int(column[rows[-1] - 1])].stack
+
+
+ran_nothing: Final = Ran(lambda ranks, file, first, last: False)
+"""The knowledge of ranks whose records are not at hand."""
 
 
 def with_partings(findings: Sequence[Finding], ran: Ran) -> tuple[Finding, ...]:
@@ -212,9 +242,20 @@ def _told(found: _Found, ways: Sequence[_Way]) -> Parting:
 
 def _chosen(found: list[_Found], ran: Ran) -> _Found | None:
     """The fork that explains most: of the user's own code, not taken at other times, no loop that ranks run alike,
-    on ranks, the innermost.
+    on ranks, no loop of which others made no round, the innermost.
     """
-    for better in (_is_own, lambda one: _fits(one, ran), lambda one: not one.fork.alike, _is_by_rank):
+    for better in (
+        _is_own,
+        lambda one: not (one.fork.settled and (_been(one, ran) if one.again else _just_went(one, ran))),
+        lambda one: _fits(one, ran) and not one.again and not one.fork.alike,
+        lambda one: _fits(one, ran) and not one.fork.alike,
+        lambda one: _fits(one, ran) and not one.again,
+        lambda one: _fits(one, ran),
+        lambda one: not one.again,
+        lambda one: not one.fork.alike,
+        _is_by_rank,
+        lambda one: not one.fork.loop or _just_went(one, ran) is not False,
+    ):
         found = [one for one in found if better(one)] or found
     return found[0] if found else None
 
@@ -225,9 +266,24 @@ def _is_own(one: _Found) -> bool:
 
 def _fits(one: _Found, ran: Ran) -> bool:
     """True if those outside never went this way, or, of a loop, went round it as well."""
-    fork = one.fork
-    been = not fork.leaves and ran(one.outside.side.ranks, one.frame.file, fork.first, fork.last)
-    return fork.varies or been == fork.loop
+    if one.again and one.fork.loop and _just_went(one, ran) is False:
+        return False
+    return one.fork.varies or (not one.fork.leaves and _been(one, ran)) == one.fork.loop
+
+
+def _been(one: _Found, ran: Ran) -> bool:
+    """True if those outside went this way at any time."""
+    return ran.ever(one.outside.side.ranks, one.frame.file, one.fork.first, one.fork.last)
+
+
+def _just_went(one: _Found, ran: Ran) -> bool | None:
+    """True if the last call of those outside was on this way; None where it is not known."""
+    stack, fork = ran.before(one.outside.side), one.fork
+    return (
+        any(frame.file == one.frame.file and fork.first <= frame.line <= fork.last for frame in stack)
+        if stack
+        else None
+    )
 
 
 def _is_by_rank(one: _Found) -> bool:
@@ -343,8 +399,8 @@ def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
     again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [_Found(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
-    told = passed if any(not found.fork.alike for found in passed) else passed + left_out
     # An exception is an answer only where nothing else is.
+    told = [*passed, *(replace(one, again=True) for one in left_out)]
     yield from told or _caught(early, late, depth, level)
 
 

@@ -47,7 +47,7 @@ def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[
         makers = [trace for rank, trace in traces.items() if rank not in (peer, waiting.rank)][:_ASKED]
         for line, ranks in _other_ends(makers, side.call.op, waiting.rank).items():
             # A rank that came by at other times has not parted there for good.
-            if not ran([peer], line.file, line.line, line.line):
+            if not ran.ever([peer], line.file, line.line, line.line):
                 made = Side(tuple(ranks), side.call, (RankSource(ranks[0], line),))
                 parting = parting_of((made, Side((peer,), None, (RankSource(peer, stands),), past=True)), ran)
                 if parting is not None:

@@ -13,7 +13,7 @@ from simcoll.core.record import Event, Group, Record, Source, State, source_of, 
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.finding import Finding, Severity, Side, lines
 from simcoll.verifier.findings.rules import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
-from simcoll.verifier.halts.failures import Failure, Nature, first_line, nature_of
+from simcoll.verifier.halts.failures import Failure, Nature, nature_of, opening
 from simcoll.verifier.halts.job import Job, device_record, rank_locations
 from simcoll.verifier.halts.missing import ended_ranks, wrong_leavers
 
@@ -66,7 +66,7 @@ def _partly_refused(job: Job, group: Group, sequence: int, events: Mapping[int, 
     waiting = _went_on(job, group, sequence, events)
     message = (
         f"{text(first, 'function') or 'a call'} was refused on {ranks_text(ranks)} "
-        f"({text(first, 'type')}: {first_line(text(first, 'message'))}), while {ranks_text(waiting)} went on"
+        f"({text(first, 'type')}: {opening(text(first, 'message'))}), while {ranks_text(waiting)} went on"
     )
     sides = [Side((rank,), None, lines([(rank, source_of(events[rank].data))]), "refused") for rank in ranks[:_SIDES]]
     return INVALID_ARGUMENT.finding(

@@ -84,7 +84,7 @@ class Failure:
     def text(self) -> str:
         """The failure in words, without the rank."""
         if self.type:
-            return f"raised {self.type}: {first_line(self.message)}" if self.message else f"raised {self.type}"
+            return f"raised {self.type}: {opening(self.message)}" if self.message else f"raised {self.type}"
         if self.nature is Nature.WATCHDOG:
             return "was ended by SIGABRT, as torch's NCCL watchdog does after the group's timeout"
         if self.exit_code is not None and self.exit_code < 0:
@@ -157,7 +157,9 @@ def nature_of(kind: str, message: str) -> Nature:
     return Nature.CONNECTION if _CONNECTION.search(message) else Nature.OWN
 
 
-def first_line(message: str) -> str:
-    """The first line of a message, cut at 300 characters."""
-    line = message.strip().split("\n", 1)[0]
-    return line if len(line) <= 300 else line[:297] + "..."
+def opening(message: str) -> str:
+    """The first line of a message, with the next one where a colon announces it, cut at 300 characters."""
+    first, *more = (line.strip() for line in message.strip().splitlines() or ("",))
+    second = next(filter(None, more), "") if first.endswith(":") else ""
+    said = f"{first} {second}" if second else first
+    return said if len(said) <= 300 else said[:297] + "..."

@@ -10,11 +10,12 @@ from textwrap import dedent
 
 import pytest
 
-from simcoll.core.record import Source
+from simcoll.core.record import Group, Record, Source, State
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.agreement.parted import Ran, ran_nothing, with_partings
+from simcoll.verifier.agreement.parted import Ran, ran_by, ran_nothing, with_partings
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import RULES
+from tests.support.traces import trace_of
 
 CALL = Call("all_reduce", "allreduce", (Buffer((5,), "float32", "cpu"),), (Buffer((5,), "float32", "cpu"),), "sum")
 
@@ -359,7 +360,78 @@ def test_a_way_that_the_others_went_before_is_not_what_parted_them(tmp_path: Pat
     def ran(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
         return first <= helper <= last
 
-    assert told(judged(one, other, ran=ran)) == ("if good:", {TOOK: (0,), NOT: (1, 2)})
+    assert told(judged(one, other, ran=Ran(ran))) == ("if good:", {TOOK: (0,), NOT: (1, 2)})
+
+
+ROUNDS = """
+    def step():
+        for i, batch in enumerate(loader):
+            {before}
+            if {condition}:
+                reduce(a)  # one
+            if i % every == 0:
+                for v in losses.values():
+                    reduce(v)  # other
+"""
+SKIPPED_ROUND = ("one", "other", "one", "one"), ("one", "other", "one", "other")
+
+
+def judged_by_records(path: Path, *made: Sequence[str]) -> Finding:
+    """What is said of ranks that made the calls of these lines, each rank its last one now."""
+    group = Group("0", "default_pg", tuple(range(len(made))))
+    traces = [
+        trace_of(
+            rank,
+            len(made),
+            [group],
+            [Record("0", number, CALL, at(path, mark), State.COMPLETED) for number, mark in enumerate(marks, 1)],
+        )
+        for rank, marks in enumerate(made)
+    ]
+    return judged(*(side([rank], at(path, marks[-1])) for rank, marks in enumerate(made)), ran=ran_by(traces))
+
+
+@pytest.mark.parametrize(
+    ("condition", "before"),
+    [("world > 1", "pass"), ("trainer is not None", "trainer.log(trainer, i)"), ("average", "print(i)")],
+)
+def test_a_branch_that_no_round_changes_is_not_what_parted_ranks_that_just_took_it(
+    condition: str, before: str, tmp_path: Path
+) -> None:
+    path = program(tmp_path, ROUNDS.format(condition=condition, before=before))
+    finding = judged_by_records(path, *SKIPPED_ROUND)
+    assert told(finding) == ("if i % every == 0:", {TOOK: (1,), NOT: (0,)})
+
+
+@pytest.mark.parametrize(
+    ("condition", "before"),
+    [("good", "good = check(batch)"), ("queue", "queue.pop()"), ("queue", "fill(queue)"), ("ready()", "pass")],
+)
+def test_a_branch_that_a_round_may_change_parts_ranks_that_took_it_before(
+    condition: str, before: str, tmp_path: Path
+) -> None:
+    path = program(tmp_path, ROUNDS.format(condition=condition, before=before))
+    finding = judged_by_records(path, *SKIPPED_ROUND)
+    assert told(finding) == (f"if {condition}:", {TOOK: (0,), NOT: (1,)})
+
+
+def test_ranks_that_were_in_an_inner_loop_left_it_after_fewer_rounds(tmp_path: Path) -> None:
+    path = program(tmp_path, ROUNDS.format(condition="world > 1", before="pass"))
+    finding = judged_by_records(path, ("one", "other", "one"), ("one", "other", "other"))
+    assert told(finding) == ("for v in losses.values():", {"in the loop": (1,), "past it": (0,)})
+
+
+def test_a_way_that_others_never_went_comes_before_one_that_they_did(tmp_path: Path) -> None:
+    text = """
+        def step():
+            for batch in loader:
+                if batch.good:
+                    reduce(a)  # one
+                if late:
+                    reduce(b)  # other
+    """
+    finding = judged_by_records(program(tmp_path, text), ("one", "one"), ("one", "other"))
+    assert told(finding) == ("if late:", {TOOK: (1,), NOT: (0,)})
 
 
 def test_ranks_that_leave_a_function_early_take_its_return(tmp_path: Path) -> None:
@@ -426,7 +498,7 @@ def test_a_loop_that_all_run_alike_parts_nobody_where_an_exit_may_have(tmp_path:
                 save()  # other
     """
     path = program(tmp_path, text)
-    finding = judged(side([1, 2], at(path, "one")), side([0], at(path, "other", "save:save")), ran=always_ran)
+    finding = judged(side([1, 2], at(path, "one")), side([0], at(path, "other", "save:save")), ran=Ran(always_ran))
     assert told(finding) == ("if rank != 0:", {TOOK: (1, 2), NOT: (0,)})
 
 
@@ -465,7 +537,7 @@ def test_an_exit_by_the_number_of_rounds_is_less_likely_than_uneven_data(
             reduce(b)  # other
     """
     path = program(tmp_path, text)
-    finding = judged(side([0, 1], at(path, "one")), side([2], at(path, "other")), ran=always_ran)
+    finding = judged(side([0, 1], at(path, "one")), side([2], at(path, "other")), ran=Ran(always_ran))
     assert told(finding) == (line, {did[0]: (2,), did[1]: (0, 1)})
 
 
@@ -491,7 +563,7 @@ def test_ranks_that_went_the_way_for_other_parameters_did_not_for_this_one(tmp_p
             reduce(b)  # other
     """
     path = program(tmp_path, text)
-    finding = judged(side([0, 1], at(path, "one")), side([2], at(path, "other")), ran=always_ran)
+    finding = judged(side([0, 1], at(path, "one")), side([2], at(path, "other")), ran=Ran(always_ran))
     assert told(finding) == ("if p.grad is not None:", {TOOK: (0, 1), NOT: (2,)})
 
 
