@@ -41,7 +41,7 @@ from simcoll.verifier.agreement.skipped_calls import minority, presence
 from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, FIELD_RULES
 
-_CODES: Final = ("SC10", "SC110", "SC20", "SC401", "SC702")
+_CODES: Final = ("SC10", "SC110", "SC20", "SC401", "SC504", "SC702")
 _FIELDS: Final = frozenset(rule.code for rule in FIELD_RULES)
 _SIDES: Final = 8
 _ASKED: Final = 8
@@ -152,7 +152,9 @@ def _parting(sides: Sequence[Side], ran: Ran) -> tuple[_Found | None, Parting | 
     for other in ways[1:]:
         found = _chosen(list(_candidates(ways[0], other)), ran)
         if found is not None:
-            return found, _told(found, ways)
+            # A loop that ranks go round unequally often has been given something else.
+            behind = _by_rank(ways) if found.fork.loop else None
+            return found, behind or _told(found, ways)
     return None, _by_rank(ways)
 
 

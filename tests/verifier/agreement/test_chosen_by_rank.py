@@ -113,3 +113,21 @@ def test_a_comparison_on_which_the_line_does_not_depend_parts_nobody(tmp_path: P
             reduce(x)  # here
     """
     assert parted(tmp_path, text).parted is None
+
+
+def test_what_a_loop_was_given_comes_before_its_head(tmp_path: Path) -> None:
+    text = """
+        def step():
+            keys = three if rank != 2 else two  # <-
+            for key in keys:
+                reduce(key)  # here
+            reduce(b)  # there
+    """
+    path = tmp_path / "train.py"
+    path.write_text(dedent(text).lstrip())
+    lines = path.read_text().splitlines()
+    here, there = (Source(str(path), line, "step", lines[line - 1].strip()) for line in (4, 5))
+    sides = Side((0, 1, 3), CALL, (RankSource(0, here),)), Side((2,), CALL, (RankSource(2, there),))
+    finding = Finding("SC102", Severity.ERROR, "", sequence=1, ranks=(0, 1, 2, 3), sides=sides)
+    [found] = with_partings([finding], ran_nothing)
+    assert (found.code, found.parted and found.parted.source.line) == ("SC202", 2)
