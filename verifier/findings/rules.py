@@ -160,6 +160,7 @@ PARAMETERS_DRIFTED = Rule(
         "one rank only, such as a learning rate that follows the rank's own loss, a weight that is clipped or loaded "
         "under `if rank == 0`, a forward pass through model.module."
     ),
+    simulated=False,
 )
 
 VALUE_RULES = (NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT, PARAMETERS_DRIFTED)

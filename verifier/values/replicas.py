@@ -182,11 +182,11 @@ def _what(described: _Set, states: Sequence[_State]) -> str:
         return f"the {described.tensors} ({described.count:,} tensors) are"
     ends = [*begins[1:], described.count]
     first, last = described.names[begins[apart[0]]], described.names[ends[apart[0]] - 1]
-    name = first if first == last else f"one from {first} to {last}"
+    kind = _SINGULAR.get(described.tensors, "")
+    name = f"{kind} {first}".strip() if first == last else f"one of the {described.tensors} from {first} to {last}"
     exact = f"{len(apart) - 1} " if len(begins) == described.count else ""
     rest = f" and {exact}more of {described.count:,}" if len(apart) > 1 else ""
-    kind = _SINGULAR.get(described.tensors, "")
-    return f"{kind} {name}{rest} {'are' if rest else 'is'}".strip()
+    return f"{name}{rest} {'are' if rest else 'is'}"
 
 
 def _when(states: _States, at: int, steps: int) -> str:
