@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -45,6 +45,10 @@ from simcoll.wrapper.process_group import RecordedProcessGroup
 _BETWEEN_STATES = 8
 """The state of an optimizer follows from gradients and shows in the parameters a step later: so it is read rarely."""
 
+_READ_EACH_TIME = 64 << 20
+_MOST_BETWEEN = 8
+"""Bytes of a set on a host that are read at every boundary; a larger one is read at every second, fourth or eighth."""
+
 _MOST_SETS = 256
 _MOST_NAMES = 500_000
 """Characters of names of one set that are written down."""
@@ -61,6 +65,8 @@ _EQUALISING = (
 """Modules of communication hooks that leave every rank the same gradients."""
 
 Named = tuple[str, torch.Tensor]
+_Key = tuple[str, str, tuple[int, ...], int]
+"""What promises that tensors are alike, the group's name, the ranks that hold them, the ordinal among theirs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +86,7 @@ class _Model:
     synchronises: bool = True
     apart: bool = False
     local: bool = False
-    optimizers: WeakSet[Optimizer] = field(default_factory=WeakSet)
+    optimizers: WeakKeyDictionary[Optimizer, None] = field(default_factory=WeakKeyDictionary)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +101,18 @@ class _Placed:
     units: tuple[Callable[[], nn.Module | None], ...]
     steps: int = 0
     local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Boundary:
+    """A place at which ranks can be compared: its number on this rank, its place in what all ranks do, the steps so
+    far, and the optimizer's settings.
+    """
+
+    number: int
+    place: int
+    steps: int
+    settings: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,27 +158,25 @@ class ReplicaWatch:
         place = _calls_made(model.process_group)
         if place is None or place == known.place:
             return
-        number, known.place = known.passes, place
+        number = known.passes
         known.passes += 1
+        known.place = place
         if number and not self._choice.takes(number):
             self.settle()
             return
         optimizers = [one for one in known.optimizers if type(one).__module__.startswith("torch.optim.")]
-        common: dict[str, object] = {
-            "at": place,
-            "steps": known.steps or number,
-            "settings": {} if len(optimizers) != 1 else _settings(optimizers[0]),
-        }
+        settings = _settings(optimizers[0]) if len(optimizers) == 1 else {}
+        boundary = _Boundary(number, place, known.steps or number, settings)
         key = "DistributedDataParallel", known.group, known.ranks, known.ordinal
-        self._write(key, "parameters", [one for one in known.parameters if one[1].requires_grad], common)
+        self._write(key, "parameters", [one for one in known.parameters if one[1].requires_grad], boundary)
         if broadcast:
             ignored = model.parameters_to_ignore
             buffers = [one for one in model.module.named_buffers() if one[0] not in ignored]
-            self._write(key, "buffers", buffers, common)
+            self._write(key, "buffers", buffers, boundary)
         if known.steps == 1 or number % _BETWEEN_STATES == 0:
             names = {id(parameter): name for name, parameter in known.parameters}
             state = [one for optimizer in optimizers for one in _state(optimizer, names)]
-            self._write(key, "optimizer state", state, common)
+            self._write(key, "optimizer state", state, boundary)
         self.settle()
 
     def _model(self, model: DistributedDataParallel) -> _Model:
@@ -186,7 +202,7 @@ class ReplicaWatch:
             mine = {id(parameter) for parameter in _parameters(optimizer)}
             for model in self._models.values():
                 if any(id(parameter) in mine for _, parameter in model.parameters):
-                    model.optimizers.add(optimizer)
+                    model.optimizers[optimizer] = None
         for model in self._models.values():
             if optimizer in model.optimizers:
                 model.steps += 1
@@ -231,25 +247,22 @@ class ReplicaWatch:
         return _Placed(count, {ranks: self._ordinals[ranks] for ranks in sets}, sets, units)
 
     def _look(self, optimizer: Optimizer, placed: _Placed) -> None:
-        settings = _settings(optimizer)
+        boundary = _Boundary(placed.steps, placed.steps, placed.steps, _settings(optimizer))
         standard = type(optimizer).__module__.startswith("torch.optim.")
         for ranks, named in placed.sets.items():
             key = "DTensor", "", ranks, placed.ordinals[ranks]
-            common: dict[str, object] = {"at": placed.steps, "steps": placed.steps, "settings": settings}
-            self._write(key, "parameters", [(name, _local(one)) for name, one in named], common)
+            self._write(key, "parameters", [(name, _local(one)) for name, one in named], boundary)
             if standard and (placed.steps == 1 or placed.steps % _BETWEEN_STATES == 0):
-                self._write(key, "optimizer state", _state(optimizer, {id(one): name for name, one in named}), common)
+                self._write(key, "optimizer state", _state(optimizer, {id(one): name for name, one in named}), boundary)
         self.settle()
 
     # What is written down.
 
-    def _write(
-        self, key: tuple[str, str, tuple[int, ...], int], kind: str, named: Iterable[Named], common: dict[str, object]
-    ) -> None:
+    def _write(self, key: _Key, kind: str, named: Iterable[Named], boundary: _Boundary) -> None:
         """Queue the digests of tensors, which ranks have to hold alike."""
         items = [(name, tensor) for name, tensor in named if is_plain(tensor)]
         devices = {tensor.device for _, tensor in items}
-        if len(devices) != 1 or (devices.pop().type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        if len(devices) != 1 or not self._is_due(devices.pop().type, items, boundary.number):
             return
         index = self._index(key, kind, items)
         if index is None:
@@ -258,10 +271,20 @@ class ReplicaWatch:
         hasher = self._hashers.setdefault(index, Hasher())
         copy = HostCopy.of(hasher.digests([tensor for _, tensor in items]))
         self._choice.spent(time.monotonic() - began)
+        data = {"at": boundary.place, "steps": boundary.steps, "settings": boundary.settings}
         with self._lock:
-            self._open.append(_Pending(copy, {"replicas": index, **common}))
+            self._open.append(_Pending(copy, {"replicas": index, **data}))
 
-    def _index(self, key: tuple[str, str, tuple[int, ...], int], kind: str, items: Sequence[Named]) -> int | None:
+    def _is_due(self, device: str, items: Sequence[Named], number: int) -> bool:
+        """True unless a graph is captured, or all boundaries are looked at and a large set on a host can wait."""
+        if device == "cuda":
+            return not torch.cuda.is_current_stream_capturing()
+        if self._session.values != "all":
+            return True
+        size = sum(tensor.nbytes for _, tensor in items)
+        return number % min(1 << (size // _READ_EACH_TIME).bit_length(), _MOST_BETWEEN) == 0
+
+    def _index(self, key: _Key, kind: str, items: Sequence[Named]) -> int | None:
         """The number of a set of tensors, which is described when it is first met; None of too many."""
         forms = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in items]
         described = blake2b(repr(forms).encode(), digest_size=8).hexdigest()
