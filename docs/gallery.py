@@ -95,6 +95,8 @@ def _title(one: Example) -> str:
 
 def _entry(one: Example) -> str:
     rule, script = RULES[one.code], one.command[-1]
+    scenario = f" ·\n[the scenario](../examples/scenarios/{one.code}.toml): `simcoll simulate {one.code}`"
+    played = scenario if rule.simulated else ""
     return f"""
 ## {one.code} {rule.name}
 
@@ -107,8 +109,7 @@ def _entry(one: Example) -> str:
 
 ![{label_of(one.picture)}](images/findings/{one.code}.svg)
 
-`{shlex.join(one.command)}` · [the program](../{script}) · [the rule](rules/{one.code}.md) ·
-[the scenario](../examples/scenarios/{one.code}.toml): `simcoll simulate {one.code}`
+`{shlex.join(one.command)}` · [the program](../{script}) · [the rule](rules/{one.code}.md){played}
 """
 
 

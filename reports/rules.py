@@ -54,10 +54,11 @@ def render_rules_table() -> RenderableType:
 
 def rule_markdown(rule: Rule) -> str:
     """The page of one rule as Markdown."""
+    played = f"`{command_of(rule)}` plays it on simulated ranks. " if rule.simulated else ""
     return (
         f"# {rule.code} {rule.name}\n\nSeverity: {rule.severity.value}\n\n## What it means\n\n{rule.means}\n\n"
         f"## Why it is bad\n\n{rule.harm}\n\n## Example\n\nOn every rank:\n\n```python\n{rule.example}\n```\n\n"
-        f"`{command_of(rule)}` plays it on simulated ranks. The gallery has [a program and its report]"
+        f"{played}The gallery has [a program and its report]"
         f"(../gallery.md#{anchor(rule)}).\n\n"
         f"## How to fix it\n\n{rule.remedy}\n\n{rule.advice}\n"
     )

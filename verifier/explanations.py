@@ -276,9 +276,10 @@ def _stragglers(inquiry: Inquiry) -> list[Finding]:
 def _wrong_values(inquiry: Inquiry) -> list[Finding]:
     """The values of a collective are wrong, by the digests that all its ranks wrote down.
 
-    The first call of each rule and group is reported, unless calls disagree, or memory was used while in flight.
+    The first call of each rule and group is reported, unless calls disagree, or memory was used while in flight. So is
+    the first step after which replicas differ.
     """
-    return value_findings(inquiry.job.columns)
+    return value_findings(inquiry.job.columns, [*inquiry.job.traces.values()])
 
 
 def _unfinished_disagreements(inquiry: Inquiry) -> list[Finding]:
@@ -397,7 +398,9 @@ _LOST: Final = Explanation(
     "peer lost", ("SC701", "SC702"), _of_job(lost_peers), yields_to=_names((*_PARTED, *_WAITS, _FAILED, *_HALTS))
 )
 
-_VALUES: Final = Explanation("wrong values", ("SC901", "SC902", "SC903"), _wrong_values, yields_to=_names(_PARTED))
+_VALUES: Final = Explanation(
+    "wrong values", ("SC901", "SC902", "SC903", "SC904"), _wrong_values, yields_to=_names(_PARTED)
+)
 
 _WARNINGS: Final = (
     Explanation(

@@ -48,6 +48,7 @@ from simcoll.recorder.session import activate, pipelines
 from simcoll.recorder.source import forget_chains
 from simcoll.values.choice import values_wanted
 from simcoll.wrapper.async_checks import flights
+from simcoll.wrapper.replicas import watch_replicas
 
 _LONGEST_SLEEP = 1.0
 """Seconds of real time; loops that sleep until some real time sleep less at a time."""
@@ -197,6 +198,8 @@ class _Run(Generic[T]):
             stack.callback(self._numbers.restore)
             patches = stack.enter_context(Patches())
             stack.enter_context(torch_for_ranks(patches))
+            if self._values != "off":
+                watch_replicas(patches)
             replace_environment(patches, self._joining)
             replace_pauses(patches, self._turns, self._waiting)
             replace_generators(patches, self._seed)

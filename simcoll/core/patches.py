@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 _INHERITED = object()
 """In place of an original that the owner itself did not hold."""
+
+
+class Removable(Protocol):
+    """The handle of a hook."""
+
+    def remove(self) -> None:
+        """Call the hook no more."""
+        ...
 
 
 class Patches:
@@ -18,9 +26,10 @@ class Patches:
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any]] = []
+        self._handles: list[Removable] = []
 
     def __bool__(self) -> bool:
-        return bool(self._originals)
+        return bool(self._originals or self._handles)
 
     def __enter__(self) -> Patches:
         return self
@@ -40,8 +49,14 @@ class Patches:
         if hasattr(owner, name):
             self.replace(owner, name, wrapper(getattr(owner, name)))
 
+    def hold(self, handle: Removable) -> None:
+        """Keep the handle of a hook, which is removed when attributes are restored."""
+        self._handles.append(handle)
+
     def restore(self) -> None:
-        """Restore all replaced attributes."""
+        """Restore all replaced attributes, and remove hooks."""
+        while self._handles:
+            self._handles.pop().remove()
         while self._originals:
             owner, name, original = self._originals.pop()
             if original is _INHERITED:

@@ -199,6 +199,13 @@ class Event:
     * ``values``: digests of a collective's inputs and results: ``group`` (its index in the rank's table of groups),
       ``sequence``, ``sent`` and ``received`` (each the names and numbers of a side, where the rank has it:
       :class:`simcoll.verifier.values.digests.SideValues`);
+    * ``replicas``: tensors that ranks have to hold alike: ``index`` (the set's number on this rank), ``by`` (what
+      promises it: ``DistributedDataParallel`` or ``DTensor``), ``group`` (its name, or empty), ``ranks`` (global),
+      ``ordinal`` (of models or optimizers over these ranks), ``tensors`` (what they are), ``form`` (a digest of their
+      names, dtypes and shapes), ``count``, ``names`` (empty where they are too long), ``source``;
+    * ``state``: digests of such a set: ``replicas`` (its index), ``at`` (the collectives made in the group, or the
+      steps of the optimizer), ``steps``, ``settings`` (numbers of the optimizer by name), ``hash``, ``parts``
+      (:func:`simcoll.values.folding.folded`);
     * ``scaled``: the rank has made a GradScaler;
     * ``exit``: the interpreter ended by itself.
     """

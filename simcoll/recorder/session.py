@@ -43,7 +43,8 @@ class Session:
         """``values`` selects the calls whose values are checked: ``off``, ``sample`` or ``all``."""
         self.mode = mode
         self.values = values
-        self.choice = None if values == "off" else Choice(values, budget_wanted())
+        # Half of the budget is for the replicas of models.
+        self.choice = None if values == "off" else Choice(values, budget_wanted() / 2)
         self._out = out
         self._started_in = Path() if out else Path.cwd()
         self._since_ns = time.time_ns()

@@ -21,13 +21,13 @@ from simcoll.core.strides import is_dense
 from simcoll.spec.call import Call
 from simcoll.values.arrays import HOST_CHUNK, applies, number
 from simcoll.values.choice import Choice
+from simcoll.values.contents import HostCopy, is_plain
 from simcoll.values.digests import SideDigest, side_digest
 from simcoll.values.faults import due_faults
 from simcoll.values.scaling import scales_losses
 
 _DEVICE_CHUNK = 1 << 24
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _WORDS = {0: torch.int64, 4: torch.int32, 2: torch.int16, 6: torch.int16}
 
 _LAST_SECONDS = 0.5
@@ -104,17 +104,16 @@ class _Side:
     """
 
     layout: list[tuple[str, bool, int]]
-    words: torch.Tensor
-    arrived: torch.cuda.Event | None
+    copy: HostCopy
 
     def here(self) -> bool:
         """True if the numbers have come."""
-        return self.arrived is None or self.arrived.query()
+        return self.copy.here()
 
     def document(self) -> dict[str, object]:
         """The numbers, which have come, as JSON values."""
         found: dict[str, Any] = {}
-        whole, reals = self.words.tolist(), self.words.view(torch.float64).tolist()
+        whole, reals = self.copy.words.tolist(), self.copy.words.view(torch.float64).tolist()
         for (name, real, place), one, other in zip(self.layout, whole, reals, strict=True):
             value = number(other) if real else one
             if place < 0:
@@ -136,13 +135,7 @@ def _on_its_way(found: SideDigest) -> _Side:
     layout = [(name, value.dtype == torch.float64, place) for name, place, value in named for _ in range(value.numel())]
     parts = [value.reshape(-1).view(torch.int64) for _, _, value in named]
     words = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device="cpu")
-    if words.device.type != "cuda":
-        return _Side(layout, words, None)
-    host = torch.empty(words.shape, dtype=torch.int64, device="cpu", pin_memory=True)
-    host.copy_(words, non_blocking=True)
-    arrived = torch.cuda.Event()
-    arrived.record(torch.cuda.current_stream(words.device))
-    return _Side(layout, host, arrived)
+    return _Side(layout, HostCopy.of(words))
 
 
 class ValueWatch:
@@ -163,7 +156,7 @@ class ValueWatch:
         """Digest the data that a call is about to send; None for a call that is not chosen, or has no law."""
         if call.peer is not None or not self.choice.takes(sequence):
             return None
-        if not all(_is_plain(tensor) for tensor in (*inputs, *outputs)):
+        if not all(is_plain(tensor) for tensor in (*inputs, *outputs)):
             return None
         return CallValues(self, call, sequence, self._digest(call, sequence, inputs, sent=True), outputs)
 
@@ -244,11 +237,6 @@ class CallValues:
         """Both digests, as far as this rank has them."""
         both = {"sent": self._sent, "received": self._received}
         return {name: side.document() for name, side in both.items() if side is not None}
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """True if a tensor has memory of its own to be read."""
-    return type(tensor) in _PLAIN and tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda")
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:

@@ -46,6 +46,7 @@ from simcoll.values.scaling import watch_scalers
 from simcoll.wrapper.async_checks import flights, noting_synchronization
 from simcoll.wrapper.ddp import recorded_verification
 from simcoll.wrapper.process_group import RecordedProcessGroup, to_plain, wrap_backend
+from simcoll.wrapper.replicas import watch_replicas
 
 _DRAIN_SECONDS = 2.0
 """The time the end of the process waits for calls that the program did not wait for."""
@@ -188,8 +189,14 @@ def _replace_initialise(patches: Patches, wrapper: Callable[[Any], Any]) -> None
 
 
 def _install() -> None:
-    if _patches:
-        return
+    if not _patches:
+        _install_always()
+    session = active_session()
+    if session is not None and session.values != "off":
+        watch_replicas(_patches)
+
+
+def _install_always() -> None:
     _patches.replace(distributed_c10d, "ProcessGroup", RecordedProcessGroup)
     _patches.replace(distributed_c10d, "get_debug_level", _debug_level)
     _patches.wrap(distributed_c10d, "_new_group_with_tag", noted)

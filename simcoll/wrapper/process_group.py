@@ -129,6 +129,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         """The C++ group inside."""
         return self._inner
 
+    @property
+    def collectives_made(self) -> int | None:
+        """The number of collectives that this rank has made in the group; None where they are not recorded."""
+        return None if self._pipeline is None else self._pipeline.log.place[0]
+
     # Setting up: the base class and the group inside know the same.
 
     def _register_backend(self, device: torch.device, backend_type: Any, backend: Any = None) -> None:

@@ -359,7 +359,7 @@ class Rule:
     """One finding code. ``advice`` is the line that a report prints; the rest is the page of ``simcoll rules CODE``.
 
     ``example`` is Python, run on every rank; paragraphs are plain text. ``loses_data`` says that even a warning means a
-    race or data that was lost, which ``--strict`` counts as an error.
+    race or data that was lost, which ``--strict`` counts as an error; ``simulated`` that a scenario plays it.
     """
 
     code: str
@@ -371,6 +371,7 @@ class Rule:
     remedy: str
     severity: Severity = Severity.ERROR
     loses_data: bool = False
+    simulated: bool = True
 
     def finding(
         self,

@@ -2,7 +2,8 @@
 
 SC101 to SC110 are about fields that every rank must state alike, SC201 to SC204 about the ranks that come and their
 order, SC301 to SC401 about send and receive and about groups, SC402 and SC501 to SC504 about a call beside its peers,
-SC601 to SC801 about single ranks and the job as a whole, SC901 to SC903 about the values that collectives carry.
+SC601 to SC801 about single ranks and the job as a whole, SC901 to SC904 about the values that collectives carry and
+keep equal.
 """
 
 from __future__ import annotations
@@ -133,7 +134,36 @@ WRONG_RESULT = Rule(
     ),
 )
 
-VALUE_RULES = (NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT)
+PARAMETERS_DRIFTED = Rule(
+    "SC904",
+    "parameters-drifted",
+    "Find what this rank did to the named parameter in the named step that the others did not.",
+    means=(
+        "Ranks hold other bits of a parameter, a buffer or an optimizer's state that they have to hold alike: that of "
+        "a DistributedDataParallel model when a forward pass begins that synchronises gradients, or a DTensor that is "
+        "replicated over a dimension of its mesh, after a step of its optimizer. Named are the first step, the first "
+        "tensor and the ranks in the minority. Not judged are models whose program steps without synchronising them "
+        "(no_sync, set_requires_all_reduce), or with a communication hook that is not known to give every rank the "
+        "same gradients. Needs --values; with --values sample the step is the first of those that were looked at."
+    ),
+    harm=(
+        "Each rank trains another model. Gradients are still averaged, but those of different models: the loss falls "
+        "more slowly, or rises, and a checkpoint has the weights of rank 0 alone."
+    ),
+    example=(
+        "torch.manual_seed(rank)\nmodel = DistributedDataParallel(nn.Linear(8, 1), init_sync=False)\n"
+        "model(torch.rand(4, 8)).sum().backward()"
+    ),
+    remedy=(
+        "Before the first step: the ranks began with different weights; let the constructor broadcast them, or load "
+        "the same checkpoint everywhere. After a step: something changed the weights, or the optimizer's settings, on "
+        "one rank only, such as a learning rate that follows the rank's own loss, a weight that is clipped or loaded "
+        "under `if rank == 0`, a forward pass through model.module."
+    ),
+    simulated=False,
+)
+
+VALUE_RULES = (NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT, PARAMETERS_DRIFTED)
 
 JOB_RULES = (INVALID_ARGUMENT, RANK_FAILED, RANK_EXITED_EARLY, STRAGGLER)
 

@@ -1,4 +1,4 @@
-"""SC901, SC902, SC903: findings on the values of collectives.
+"""SC901 to SC904: findings on the values of collectives, and on what they keep equal.
 
 Infinities and NaNs are often intended. These are not reported:
 
@@ -17,6 +17,7 @@ from itertools import groupby
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Source
+from simcoll.core.trace import Trace
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.value_laws import operator
@@ -25,14 +26,23 @@ from simcoll.verifier.findings.finding import Finding, Rule, Side, lines
 from simcoll.verifier.findings.rules import NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT
 from simcoll.verifier.values.digests import CallValues, RankValues, SideValues, digested_calls
 from simcoll.verifier.values.laws import Breach, differing_replicas, wrong_results
+from simcoll.verifier.values.replicas import drifted_replicas
 
 
-def value_findings(columns: Sequence[GroupColumns]) -> list[Finding]:
-    """Findings on the values of a job's collectives: the first call of each rule and group, in order of time."""
+def value_findings(columns: Sequence[GroupColumns], ranks: Sequence[Trace]) -> list[Finding]:
+    """Findings on the values of a job's collectives: the first call of each rule and group, in order of time; and on
+    the replicas that have drifted apart, unless ranks had got wrong results before.
+    """
     calls = digested_calls(columns)
     traces = {id(part.trace): part.trace for group in columns for part in group.parts} if calls else {}
     scaled = any(event.kind == "scaled" for trace in traces.values() for event in trace.events)
-    found = [*_non_finite(calls, scaled), *_breaches(calls)]
+    wrong = _breaches(calls)
+    drifted = [
+        (time_ns, finding)
+        for time_ns, finding in drifted_replicas(ranks, [group.group for group in columns])
+        if not any(before < time_ns and {*one.ranks} & {*finding.ranks} for before, one in wrong)
+    ]
+    found = [*_non_finite(calls, scaled), *wrong, *drifted]
     return [finding for _, finding in sorted(found, key=lambda one: one[0])]
 
 

@@ -42,6 +42,7 @@ CONTRACT = {
     "SC901": "non-finite-input",
     "SC902": "replicas-differ",
     "SC903": "wrong-result",
+    "SC904": "parameters-drifted",
 }
 
 

@@ -1,0 +1,129 @@
+"""Digests of many tensors at once, one for each: of a model's parameters, of an optimizer's state, of a batch.
+
+A large tensor is read once: its rows of 255 words of 64 bits are added up, and the sums are hashed with their places,
+as are the words of small tensors. One changed element changes the digest. Elements that change places within a row of
+a large tensor do not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from simcoll.values.folding import ADDED, FACTOR
+
+_ROW = 255
+"""Words that are added up. An odd number: rows of a matrix that are exchanged do not fall on rows of words."""
+
+_SMALL = 1 << 15
+"""Bytes up to which a tensor is hashed word by word."""
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
+def is_plain(tensor: object) -> bool:
+    """True for a tensor that has memory of its own to be read."""
+    return (
+        type(tensor) in _PLAIN
+        and isinstance(tensor, torch.Tensor)
+        and tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """64-bit integers on their way to the host."""
+
+    words: torch.Tensor
+    arrived: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, words: torch.Tensor) -> HostCopy:
+        """Begin to copy a row of integers behind all that is queued on the thread's stream; no host waits."""
+        if words.device.type != "cuda":
+            return cls(words, None)
+        host = torch.empty(words.shape, dtype=torch.int64, device="cpu", pin_memory=True)
+        host.copy_(words, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record(torch.cuda.current_stream(words.device))
+        return cls(host, arrived)
+
+    def here(self) -> bool:
+        """True if the numbers have come."""
+        return self.arrived is None or self.arrived.query()
+
+
+class Hasher:
+    """Computes the digests of lists of tensors; keeps what the next list of the same shapes needs."""
+
+    def __init__(self) -> None:
+        self._shape: object = None
+        self._owners = self._factors = torch.empty(0, dtype=torch.int64, device="cpu")
+
+    def digests(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """A number for each tensor, on their device, as int64; the tensors are plain ones of one device."""
+        with _disable_current_modes(), torch.no_grad():
+            pieces: dict[int, list[tuple[int, torch.Tensor]]] = defaultdict(list)
+            words: list[tuple[int, torch.Tensor]] = []
+            for place, tensor in enumerate(tensors):
+                flat = _flat(tensor)
+                if flat.nbytes <= _SMALL:
+                    pieces[flat.element_size()].append((place, _as_integers(flat)))
+                    continue
+                row = _ROW * 8 // flat.element_size()
+                whole = flat.shape[0] - flat.shape[0] % row
+                words.append((place, _aligned(flat[:whole]).view(torch.int64).reshape(-1, _ROW).sum(1)))
+                pieces[flat.element_size()].append((place, _as_integers(flat[whole:])))
+            for _, parts in sorted(pieces.items()):
+                words += parts
+            return self._sums(words, len(tensors))
+
+    def _sums(self, words: Sequence[tuple[int, torch.Tensor]], count: int) -> torch.Tensor:
+        """The sum of the hashed words of each item."""
+        shape = count, [(owner, part.shape[0], part.dtype) for owner, part in words]
+        rows = [part.to(torch.int64) for part in _joined([part for _, part in words])]
+        joined = torch.cat(rows) if len(rows) > 1 else rows[0]
+        if shape != self._shape or joined.device != self._owners.device:
+            owners = torch.tensor([owner for owner, _ in words], dtype=torch.int64, device="cpu")
+            lengths = torch.tensor([part.shape[0] for _, part in words], dtype=torch.int64, device="cpu")
+            self._owners = owners.repeat_interleave(lengths).to(joined.device)
+            self._factors = torch.arange(1, 2 * joined.shape[0], 2, dtype=torch.int64, device=joined.device)
+            self._shape = shape
+        hashed = joined + ADDED
+        hashed *= FACTOR
+        hashed ^= hashed >> 32 & 0xFFFFFFFF
+        hashed *= self._factors
+        sums = torch.zeros(count, dtype=torch.int64, device=joined.device)
+        return sums.index_add_(0, self._owners, hashed)
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Neighbours of one dtype as one row."""
+    found: list[list[torch.Tensor]] = []
+    for part in parts:
+        if found and found[-1][0].dtype == part.dtype:
+            found[-1].append(part)
+        else:
+            found.append([part])
+    return [torch.cat(same) if len(same) > 1 else same[0] for same in found]
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+
+
+def _as_integers(flat: torch.Tensor) -> torch.Tensor:
+    """The elements' bits; of an element of more than eight bytes two integers."""
+    return flat.view(_INTEGERS.get(flat.element_size(), torch.int64))
+
+
+def _aligned(flat: torch.Tensor) -> torch.Tensor:
+    """The row itself, or a copy where words of eight bytes cannot begin at its first element."""
+    shifted = flat.storage_offset() * flat.element_size() % 8 or flat.data_ptr() % 8
+    return flat.clone() if shifted else flat

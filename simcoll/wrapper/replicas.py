@@ -1,0 +1,494 @@
+"""Writes down digests of what ranks have to hold alike: replicated parameters, buffers and states of optimizers.
+
+Two promises are taken at their word, and no other. DistributedDataParallel promises equal parameters whenever a forward
+pass that is to synchronise gradients begins, and equal buffers where it has just broadcast them. The placement of a
+DTensor says over which dimensions of its mesh it is replicated; it is looked at after each step of its optimizer, and
+before the first. Ranks do not communicate: the verifier compares what they wrote.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from simcoll.core.patches import Patches
+from simcoll.core.rank_local import RankLocal
+from simcoll.core.record import source_document
+from simcoll.recorder.dynamo import leave_class_uncompiled, leave_uncompiled
+from simcoll.recorder.session import Session, active_session, pipelines
+from simcoll.recorder.source import current_source
+from simcoll.values.choice import Choice, budget_wanted
+from simcoll.values.contents import Hasher, HostCopy, is_plain
+from simcoll.values.folding import folded
+from simcoll.wrapper.process_group import RecordedProcessGroup
+
+_BETWEEN_STATES = 8
+"""The state of an optimizer follows from gradients and shows in the parameters a step later: so it is read rarely."""
+
+_READ_EACH_TIME = 64 << 20
+_MOST_BETWEEN = 8
+"""Bytes of a set on a host that are read at every boundary; a larger one is read at every second, fourth or eighth."""
+
+_MOST_SETS = 256
+_MOST_NAMES = 500_000
+"""Characters of names of one set that are written down."""
+
+_MOST_GROUPS = 4
+"""Parameter groups of an optimizer whose settings are written down."""
+
+_LAST_SECONDS = 0.5
+_EQUALISING = (
+    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+    "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+    "torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks",
+)
+"""Modules of communication hooks that leave every rank the same gradients."""
+
+Named = tuple[str, torch.Tensor]
+_Key = tuple[str, str, tuple[int, ...], int]
+"""What promises that tensors are alike, the group's name, the ranks that hold them, the ordinal among theirs."""
+
+
+@dataclass(slots=True, eq=False)
+class _Model:
+    """A DistributedDataParallel model: ``parameters`` are those that it synchronises. ``synchronises`` says that the
+    last forward pass with gradients does, ``apart`` that one did not; a ``local`` model has made a step after such a
+    pass, so that its ranks may differ.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    ordinal: int
+    parameters: tuple[Named, ...]
+    passes: int = 0
+    steps: int = 0
+    place: int | None = None
+    synchronises: bool = True
+    apart: bool = False
+    local: bool = False
+    optimizers: WeakKeyDictionary[Optimizer, None] = field(default_factory=WeakKeyDictionary)
+
+
+@dataclass(slots=True, eq=False)
+class _Placed:
+    """The replicated DTensors of one optimizer by the ranks that hold the same elements, and the modules of FSDP that
+    synchronise them.
+    """
+
+    count: int
+    ordinals: Mapping[tuple[int, ...], int]
+    sets: Mapping[tuple[int, ...], tuple[Named, ...]]
+    units: tuple[Callable[[], nn.Module | None], ...]
+    steps: int = 0
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Boundary:
+    """A place at which ranks can be compared: its number on this rank, its place in what all ranks do, the steps so
+    far, and the optimizer's settings.
+    """
+
+    number: int
+    place: int
+    steps: int
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Digests that are on their way to the host, and the event that they are for."""
+
+    copy: HostCopy
+    data: dict[str, object]
+
+
+class ReplicaWatch:
+    """The replicated tensors of one rank. It ends with the rank's groups, as their pipelines do."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # Half of the budget is for calls.
+        self._choice = Choice(session.values, budget_wanted() / 2)
+        self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
+        self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._ordinals: Counter[object] = Counter()
+        self._sets: dict[object, int | None] = {}
+        self._hashers: dict[int, Hasher] = {}
+        self._open: deque[_Pending] = deque()
+        self._lock = threading.Lock()
+
+    # A model of DistributedDataParallel.
+
+    def entered(self, model: DistributedDataParallel, broadcast: bool) -> None:
+        """A forward pass begins; ``broadcast``: the model has just sent its buffers to all ranks."""
+        if not torch.is_grad_enabled() or model.process_group.size() < 2:
+            return
+        known = self._models.get(model)
+        if known is None:
+            known = self._models[model] = self._model(model)
+        known.synchronises = model.require_backward_grad_sync
+        known.apart |= not known.synchronises
+        if not known.synchronises or not model.training or known.local or not _equalises(model):
+            return
+        if known.apart and known.passes and not known.steps:
+            # The steps are not torch.optim's: nothing tells whether one came before gradients were synchronised.
+            return
+        place = _calls_made(model.process_group)
+        if place is None or place == known.place:
+            return
+        number = known.passes
+        known.passes += 1
+        known.place = place
+        if number and not self._choice.takes(number):
+            self.settle()
+            return
+        optimizers = [one for one in known.optimizers if type(one).__module__.startswith("torch.optim.")]
+        settings = _settings(optimizers[0]) if len(optimizers) == 1 else {}
+        boundary = _Boundary(number, place, known.steps or number, settings)
+        key = "DistributedDataParallel", known.group, known.ranks, known.ordinal
+        self._write(key, "parameters", [one for one in known.parameters if one[1].requires_grad], boundary)
+        if broadcast:
+            ignored = model.parameters_to_ignore
+            buffers = [one for one in model.module.named_buffers() if one[0] not in ignored]
+            self._write(key, "buffers", buffers, boundary)
+        if known.steps == 1 or number % _BETWEEN_STATES == 0:
+            names = {id(parameter): name for name, parameter in known.parameters}
+            state = [one for optimizer in optimizers for one in _state(optimizer, names)]
+            self._write(key, "optimizer state", state, boundary)
+        self.settle()
+
+    def _model(self, model: DistributedDataParallel) -> _Model:
+        group, ignored = model.process_group.group_name, model.parameters_to_ignore
+        parameters = tuple(one for one in model.module.named_parameters() if one[0] not in ignored)
+        self._ordinals[group] += 1
+        self._known.clear()
+        ranks = tuple(dist.get_process_group_ranks(model.process_group))
+        return _Model(group, ranks, self._ordinals[group], parameters)
+
+    # Optimizers.
+
+    def steps(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to make a step."""
+        placed = self._placed_of(optimizer)
+        if placed is not None and placed.steps == 0:
+            self._look(optimizer, placed)
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """An optimizer has made a step."""
+        if self._known.get(optimizer) != len(self._models):
+            self._known[optimizer] = len(self._models)
+            mine = {id(parameter) for parameter in _parameters(optimizer)}
+            for model in self._models.values():
+                if any(id(parameter) in mine for _, parameter in model.parameters):
+                    model.optimizers[optimizer] = None
+        for model in self._models.values():
+            if optimizer in model.optimizers:
+                model.steps += 1
+                model.local |= not model.synchronises
+        placed = self._placed_of(optimizer)
+        if placed is not None:
+            placed.steps += 1
+            placed.local |= not all(map(_synchronises, placed.units))
+            if not placed.local and self._choice.takes(placed.steps):
+                self._look(optimizer, placed)
+
+    def _placed_of(self, optimizer: Optimizer) -> _Placed | None:
+        """The replicated DTensors of an optimizer; None where it has none."""
+        kind = _dtensor()
+        if kind is None:
+            return None
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        placed = self._placed.get(optimizer)
+        if placed is None or placed.count != count:
+            steps = placed.steps if placed is not None else 0
+            placed = self._placed[optimizer] = self._place(optimizer, count, kind)
+            placed.steps = steps
+        return placed if placed.sets else None
+
+    def _place(self, optimizer: Optimizer, count: int, kind: type) -> _Placed:
+        parameters = [one for one in _parameters(optimizer) if isinstance(one, kind)]
+        found: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        for one in parameters:
+            ranks = _holders(one)
+            if len(ranks) > 1:
+                found.setdefault(ranks, []).append(one)
+        owners = _modules_of(parameters) if found else []
+        names = {id(one): name for module in owners for name, one in module.named_parameters()}
+        places = {id(one): place for place, one in enumerate(_parameters(optimizer))}
+        sets = {
+            ranks: tuple((names.get(id(one), f"parameter {places[id(one)]}"), one) for one in same)
+            for ranks, same in found.items()
+        }
+        for ranks in sets:
+            self._ordinals[ranks] += 1
+        units = tuple(ref(unit) for module in owners for unit in module.modules() if hasattr(unit, "_get_fsdp_state"))
+        return _Placed(count, {ranks: self._ordinals[ranks] for ranks in sets}, sets, units)
+
+    def _look(self, optimizer: Optimizer, placed: _Placed) -> None:
+        boundary = _Boundary(placed.steps, placed.steps, placed.steps, _settings(optimizer))
+        standard = type(optimizer).__module__.startswith("torch.optim.")
+        for ranks, named in placed.sets.items():
+            key = "DTensor", "", ranks, placed.ordinals[ranks]
+            self._write(key, "parameters", [(name, _local(one)) for name, one in named], boundary)
+            if standard and (placed.steps == 1 or placed.steps % _BETWEEN_STATES == 0):
+                self._write(key, "optimizer state", _state(optimizer, {id(one): name for name, one in named}), boundary)
+        self.settle()
+
+    # What is written down.
+
+    def _write(self, key: _Key, kind: str, named: Iterable[Named], boundary: _Boundary) -> None:
+        """Queue the digests of tensors, which ranks have to hold alike."""
+        items = [(name, tensor) for name, tensor in named if is_plain(tensor)]
+        devices = {tensor.device for _, tensor in items}
+        if len(devices) != 1 or not self._is_due(devices.pop().type, items, boundary.number):
+            return
+        index = self._index(key, kind, items)
+        if index is None:
+            return
+        began = time.monotonic()
+        hasher = self._hashers.setdefault(index, Hasher())
+        copy = HostCopy.of(hasher.digests([tensor for _, tensor in items]))
+        self._choice.spent(time.monotonic() - began)
+        data = {"at": boundary.place, "steps": boundary.steps, "settings": boundary.settings}
+        with self._lock:
+            self._open.append(_Pending(copy, {"replicas": index, **data}))
+
+    def _is_due(self, device: str, items: Sequence[Named], number: int) -> bool:
+        """True unless a graph is captured, or all boundaries are looked at and a large set on a host can wait."""
+        if device == "cuda":
+            return not torch.cuda.is_current_stream_capturing()
+        if self._session.values != "all":
+            return True
+        size = sum(tensor.nbytes for _, tensor in items)
+        return number % min(1 << (size // _READ_EACH_TIME).bit_length(), _MOST_BETWEEN) == 0
+
+    def _index(self, key: _Key, kind: str, items: Sequence[Named]) -> int | None:
+        """The number of a set of tensors, which is described when it is first met; None of too many."""
+        forms = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in items]
+        described = blake2b(repr(forms).encode(), digest_size=8).hexdigest()
+        whole = *key, kind, described
+        if whole not in self._sets:
+            recorder = self._session.existing_recorder()
+            full = len(self._sets) >= _MOST_SETS
+            self._sets[whole] = None if recorder is None or full else len(self._sets)
+            if recorder is not None and not full:
+                names = [name for name, _ in items]
+                recorder.event(
+                    "replicas",
+                    index=self._sets[whole],
+                    by=key[0],
+                    group=key[1],
+                    ranks=list(key[2]),
+                    ordinal=key[3],
+                    tensors=kind,
+                    form=described,
+                    count=len(names),
+                    names=names if sum(map(len, names)) <= _MOST_NAMES else [],
+                    source=source_document(current_source()),
+                )
+        return self._sets[whole]
+
+    def settle(self, *, last: bool = False) -> None:
+        """Write down what has come to the host; the ``last`` time, what comes soon."""
+        recorder = self._session.existing_recorder()
+        deadline = time.monotonic() + _LAST_SECONDS
+        with self._lock:
+            while self._open:
+                first = self._open[0]
+                while last and not first.copy.here() and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                if not first.copy.here():
+                    return
+                self._open.popleft()
+                if recorder is not None:
+                    whole, parts = folded(first.copy.words.numpy())
+                    recorder.event("state", **first.data, hash=whole, parts=parts)
+
+    # Its end, as a group's pipeline has it.
+
+    def await_launches(self) -> None:
+        """Nothing waits for its launch."""
+
+    def finish(self) -> None:
+        """Nothing is in flight."""
+
+    def close(self, seconds: float) -> None:
+        """Write down what comes within half a second."""
+        self.settle(last=True)
+
+
+class _Watches:
+    """The watches of one rank, one a process and session."""
+
+    def __init__(self) -> None:
+        self._found: WeakKeyDictionary[Session, tuple[int, ReplicaWatch]] = WeakKeyDictionary()
+
+    def of(self, session: Session) -> ReplicaWatch:
+        """That of a session, in this process."""
+        found = self._found.get(session)
+        if found is None or found[0] != os.getpid():
+            found = self._found[session] = os.getpid(), ReplicaWatch(session)
+            pipelines.here.add(found[1])
+        return found[1]
+
+
+_watches = RankLocal(_Watches)
+
+
+def _watch() -> ReplicaWatch | None:
+    """The watch of the calling rank; None where no values are checked, or no call was recorded yet."""
+    session = active_session()
+    if session is None or session.values == "off" or session.existing_recorder() is None:
+        return None
+    return _watches.here.of(session)
+
+
+def watch_replicas(patches: Patches) -> None:
+    """Look at models of DistributedDataParallel and at optimizers from now on, where values are checked; once."""
+    entering = DistributedDataParallel._pre_forward
+    if getattr(entering, "watches", False):
+        return
+
+    @functools.wraps(entering)
+    def entered(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return entering(model, *args, **kwargs)
+        broadcast = model._check_sync_bufs_pre_fwd() and getattr(model, "buffer_hook", None) is None
+        inputs = entering(model, *args, **kwargs)
+        _entered(model, broadcast)
+        return inputs
+
+    entered.watches = True  # type: ignore[attr-defined]
+    patches.replace(DistributedDataParallel, "_pre_forward", entered)
+    patches.hold(register_optimizer_step_pre_hook(_steps))
+    patches.hold(register_optimizer_step_post_hook(_stepped))
+
+
+def _entered(model: DistributedDataParallel, broadcast: bool) -> None:
+    if (watch := _watch()) is not None:
+        watch.entered(model, broadcast)
+
+
+def _steps(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    # Dynamo traces the hooks of a step that it compiles.
+    if not torch.compiler.is_compiling() and (watch := _watch()) is not None:
+        watch.steps(optimizer)
+
+
+def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    if not torch.compiler.is_compiling() and (watch := _watch()) is not None:
+        watch.stepped(optimizer)
+
+
+leave_uncompiled(_entered)
+leave_class_uncompiled(ReplicaWatch)
+
+
+def _calls_made(group: Any) -> int | None:
+    """The number of collectives that this rank has made in a group; None where the group is not recorded."""
+    return group.collectives_made if isinstance(group, RecordedProcessGroup) else None
+
+
+def _equalises(model: DistributedDataParallel) -> bool:
+    """True if a model's communication hooks leave every rank the same gradients, as far as is known."""
+    return all(_is_equalising(hook) for hook, _ in model._comm_hooks)
+
+
+def _is_equalising(hook: Any) -> bool:
+    inner = (cell.cell_contents for cell in getattr(hook, "__closure__", None) or ())
+    return getattr(hook, "__module__", "") in _EQUALISING and all(_is_equalising(one) for one in inner if callable(one))
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _state(optimizer: Optimizer, names: Mapping[int, str]) -> list[Named]:
+    """The tensors of an optimizer's state that are shaped, and placed, as their parameters."""
+    found = []
+    for parameter in _parameters(optimizer):
+        if id(parameter) not in names:
+            continue
+        for key, value in sorted(optimizer.state.get(parameter, {}).items(), key=lambda item: str(item[0])):
+            placements = getattr(parameter, "placements", None)
+            shaped = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            if shaped and getattr(value, "placements", None) == placements:
+                found.append((f"{key} of {names[id(parameter)]}", _local(value)))
+    return found
+
+
+def _settings(optimizer: Optimizer) -> dict[str, object]:
+    """The numbers that an optimizer's groups of parameters are set to."""
+    found: dict[str, object] = {}
+    for place, group in enumerate(optimizer.param_groups[:_MOST_GROUPS]):
+        for name, value in group.items():
+            if type(value) in (int, float) or (type(value) is tuple and all(type(one) is float for one in value)):
+                found[name if place == 0 else f"{name} of parameter group {place}"] = value
+    return found
+
+
+def _dtensor() -> type | None:
+    """DTensor, if the program has imported it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return getattr(module, "DTensor", None)
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    """The elements of a tensor that this rank has."""
+    kind = _dtensor()
+    with torch.no_grad():
+        local: torch.Tensor = tensor.to_local() if kind is not None and isinstance(tensor, kind) else tensor
+    return local
+
+
+def _holders(tensor: Any) -> tuple[int, ...]:
+    """The ranks (global) that hold the same elements of a DTensor as this one; empty where that is not known."""
+    mesh, placements = tensor.device_mesh, tensor.placements
+    here = mesh.get_coordinate()
+    if here is None or any(placement.is_partial() for placement in placements):
+        return ()
+    chosen = tuple(
+        slice(None) if placement.is_replicate() else place for placement, place in zip(placements, here, strict=True)
+    )
+    return tuple(sorted(mesh.mesh[chosen].flatten().tolist()))
+
+
+def _modules_of(parameters: Sequence[torch.Tensor]) -> list[nn.Module]:
+    """The outermost modules that hold any of these parameters."""
+    wanted = {id(one) for one in parameters}
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
+    inner = {id(child) for module in modules for child in module._modules.values()}
+    outer = (module for module in modules if id(module) not in inner)
+    return [module for module in outer if any(id(one) in wanted for one in module.parameters())]
+
+
+def _synchronises(unit: Callable[[], nn.Module | None]) -> bool:
+    """True if a module of FSDP adds up gradients over its whole mesh."""
+    module: Any = unit()
+    if module is None:
+        return True
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    return all(group is None or (group.reduce_grads and group.all_reduce_grads) for group in groups)

@@ -1,0 +1,83 @@
+"""Digests of many tensors: one changed element of any dtype and layout changes that of its tensor alone."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from simcoll.values.contents import Hasher, HostCopy, is_plain  # noqa: E402
+from simcoll.values.folding import folded, part_begins  # noqa: E402
+
+SEED = 5
+
+
+def tensors() -> list[torch.Tensor]:
+    numbers = torch.Generator().manual_seed(SEED)
+
+    def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.randn(*shape, generator=numbers).to(dtype)
+
+    return [
+        torch.nn.Parameter(drawn(200, 300)),
+        drawn(9),
+        torch.tensor(3),
+        torch.empty(0),
+        torch.ones(3, dtype=torch.bool),
+        drawn(100_003, dtype=torch.bfloat16)[1:],
+        drawn(70, 300).t(),
+        drawn(3, dtype=torch.complex128),
+        drawn(40_000).to(torch.float8_e4m3fn),
+        drawn(4, 3, 5, 5).to(memory_format=torch.channels_last),
+    ]
+
+
+def test_one_changed_element_changes_the_digest_of_its_tensor() -> None:
+    hasher, mine = Hasher(), tensors()
+    before = hasher.digests(mine)
+    whole, parts = folded(before.numpy())
+    for place, tensor in enumerate(mine):
+        for index in {0, tensor.numel() // 2, tensor.numel() - 1} if tensor.numel() else ():
+            row = tensor.detach().reshape(-1)
+            bits = row.view(torch.uint8).reshape(row.shape[0], -1).clone()
+            bits[index, 0] ^= 1
+            changed = [*mine]
+            changed[place] = bits.reshape(-1).view(tensor.dtype).reshape(tensor.shape)
+            after = hasher.digests(changed)
+            assert (after != before).nonzero().flatten().tolist() == [place]
+            other, also = folded(after.numpy())
+            assert other != whole
+            assert [at for at in range(len(mine)) if parts[4 * at :][:4] != also[4 * at :][:4]] == [place]
+
+
+def test_a_digest_is_that_of_the_values_alone() -> None:
+    mine = tensors()
+    copies = [tensor.detach().clone(memory_format=torch.preserve_format) for tensor in mine]
+    assert torch.equal(Hasher().digests(mine), Hasher().digests(copies))
+    assert not torch.equal(Hasher().digests([mine[0]]), Hasher().digests([mine[0].detach()[torch.arange(199, -1, -1)]]))
+
+
+def test_many_items_share_numbers() -> None:
+    digests = torch.arange(1, 1001)
+    whole, parts = folded(digests.numpy())
+    assert len(parts) == 4 * len(part_begins(1000)) == 1024
+    digests[700] = 0
+    other, also = folded(digests.numpy())
+    [apart] = [place for place in range(256) if parts[4 * place :][:4] != also[4 * place :][:4]]
+    begins = [*part_begins(1000), 1000]
+    assert whole != other
+    assert begins[apart] <= 700 < begins[apart + 1]
+    assert folded(torch.empty(0, dtype=torch.int64).numpy()) == (0, "")
+
+
+def test_what_has_no_memory_of_its_own_is_not_plain() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.ones(2)
+    assert not any(map(is_plain, (fake, torch.eye(2).to_sparse(), torch.ones(2, device="meta"), 3)))
+    assert is_plain(torch.nn.Parameter(torch.ones(2)))
+
+
+def test_on_a_host_numbers_are_there_at_once() -> None:
+    assert HostCopy.of(torch.ones(2, dtype=torch.int64)).here()

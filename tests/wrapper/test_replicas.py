@@ -1,0 +1,366 @@
+"""SC904 on real ranks: what replicas have to hold alike is compared, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook  # noqa: E402
+from torch.distributed.algorithms.join import Join  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor import DTensor, Replicate  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from simcoll.testing import try_ranks  # noqa: E402
+from simcoll.verifier.findings.finding import Finding  # noqa: E402
+
+BACKENDS = [pytest.param("threaded"), pytest.param("gloo", marks=[pytest.mark.slow, pytest.mark.gloo])]
+ON_GLOO = [pytest.mark.slow, pytest.mark.gloo]
+
+Change = Callable[[int, int, Any, torch.optim.Optimizer], None]
+
+
+def findings(program: Callable[[int], object], backend: str, ranks: int = 3, values: str = "all") -> list[Finding]:
+    outcome = try_ranks(ranks, program, backend=backend, values=values)
+    for error in outcome.exceptions.values():
+        raise error
+    return [*outcome.report.findings]
+
+
+def nothing(rank: int, step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """No fault."""
+
+
+def network(width: int = 8) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 2))
+
+
+def train(rank: int, change: Change = nothing, steps: int = 5, **options: Any) -> None:
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(network(), **options)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.rand(4, 6)).square().mean().backward()
+        optimizer.step()
+        change(rank, step, model, optimizer)
+
+
+def change_weight(rank: int, step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    if rank == 1 and step == 2:
+        with torch.no_grad():
+            model.module[3].weight[0, 3] += 1e-3
+
+
+def change_rate(rank: int, step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    if rank == 2 and step == 1:
+        optimizer.param_groups[0]["lr"] = 0.02
+
+
+def change_state(rank: int, step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    if rank == 0 and step == 0:
+        optimizer.state[model.module[0].bias]["exp_avg"][2] = 1.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_weight_that_one_rank_changes(backend: str) -> None:
+    [finding] = findings(lambda rank: train(rank, change_weight), backend)
+    assert (finding.code, finding.culprits, finding.ranks) == ("SC904", (1,), (0, 1, 2))
+    assert "parameter 3.weight is not equal on ranks 0-2 after step 3; after step 2 all were equal" in finding.message
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_learning_rate_that_one_rank_changes_is_told(backend: str) -> None:
+    [finding] = findings(lambda rank: train(rank, change_rate), backend)
+    assert (finding.code, finding.culprits) == ("SC904", (2,))
+    assert "0.weight" in finding.message
+    assert "after step 3; after step 2" in finding.message
+    assert "lr is 0.01 on ranks 0-1, 0.02 on rank 2" in finding.message
+
+
+def test_a_state_that_one_rank_changes() -> None:
+    [finding] = findings(lambda rank: train(rank, change_state), "threaded")
+    assert (finding.code, finding.culprits) == ("SC904", (0,))
+    assert "exp_avg of 0.bias is not equal on ranks 0-2 after step 1" in finding.message
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ranks_that_begin_with_other_weights(backend: str) -> None:
+    [finding] = findings(lambda rank: train(rank, init_sync=False), backend)
+    assert (finding.code, finding.culprits) == ("SC904", ())
+    assert "before the first step" in finding.message
+
+
+def test_a_sample_finds_what_stays_different() -> None:
+    [finding] = findings(lambda rank: train(rank, change_weight, steps=200), "threaded", values="sample")
+    assert (finding.code, finding.culprits) == ("SC904", (1,))
+
+
+def test_without_values_nothing_is_hooked() -> None:
+    def program(rank: int) -> bool:
+        train(rank, change_weight)
+        return hasattr(DistributedDataParallel._pre_forward, "watches")
+
+    outcome = try_ranks(2, program, backend="threaded", values="off")
+    assert outcome.report.findings == ()
+    assert not any(outcome.results.values())
+    assert not [event for trace in outcome.traces for event in trace.events if event.kind in ("replicas", "state")]
+
+
+# Programs that keep ranks apart on purpose, or for a while.
+
+
+def accumulate(rank: int) -> None:
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for part in range(9):
+        with contextlib.nullcontext() if part % 3 == 2 else model.no_sync():
+            model(torch.rand(4, 6)).square().mean().backward()
+        if part % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def local_steps(rank: int) -> None:
+    """Local SGD: steps without synchronisation, and an average of the parameters now and then."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(9):
+        with contextlib.nullcontext() if step % 4 == 3 else model.no_sync():
+            model(torch.rand(4, 6)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def post_local(rank: int) -> None:
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(network())
+    state = post_localSGD_hook.PostLocalSGDState(None, dist.new_group([rank]), start_localSGD_iter=2)
+    model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.rand(4, 6)).square().mean().backward()
+        optimizer.step()
+
+
+def scaled(rank: int) -> None:
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
+    for _ in range(8):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(torch.rand(4, 6)).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def validated(rank: int) -> None:
+    """Weights of rank 0 are averaged for a validation, and given back."""
+
+    def validate(rank: int, step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        model.eval()
+        kept = {name: value.clone() for name, value in model.module.state_dict().items()}
+        if rank == 0:
+            with torch.no_grad():
+                model.module[0].weight.mul_(0.9)
+        with torch.no_grad():
+            model.module(torch.rand(4, 6))
+        model.module.load_state_dict(kept)
+        model.train()
+
+    train(rank, validate)
+
+
+def uneven(rank: int) -> None:
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        with Join([model]):
+            for _ in range(3 + rank):
+                optimizer.zero_grad()
+                model(torch.rand(4, 6)).square().mean().backward()
+                optimizer.step()
+
+
+def redundant(rank: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit, at its import
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(network())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.rand(4, 6)).square().mean().backward()
+        optimizer.step()
+
+
+def compressed(rank: int) -> None:
+    torch.manual_seed(rank)
+    first, second = (DistributedDataParallel(network()) for _ in range(2))
+    first.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    second.register_comm_hook(
+        powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2),
+        powerSGD_hook.powerSGD_hook,
+    )
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        (first(torch.rand(4, 6)) - second(torch.rand(4, 6))).square().mean().backward()
+        optimizer.step()
+
+
+def own_weights(rank: int) -> None:
+    """Each rank trains a model of its own; one keeps an average."""
+    torch.manual_seed(rank)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    average = torch.optim.swa_utils.AveragedModel(model) if rank == 0 else None
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.rand(4, 6)).square().mean().backward()
+        optimizer.step()
+        if average is not None:
+            average.update_parameters(model)
+        dist.barrier()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [train, accumulate, local_steps, scaled, validated, own_weights])
+def test_correct_programs_are_silent(program: Callable[[int], None], backend: str) -> None:
+    assert findings(program, backend) == []
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+@pytest.mark.parametrize("program", [post_local, uneven, redundant, compressed])
+def test_correct_programs_on_gloo_are_silent(program: Callable[[int], None]) -> None:
+    assert findings(program, "gloo") == []
+
+
+# DTensors: replicas of shards, and layers that tensor parallelism keeps whole.
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.down(self.up(self.norm(x)).relu())
+        return out.clone()
+
+
+def whole(module: nn.Module, mesh: Any) -> None:
+    """Keep a module's parameters on each rank of a mesh."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        replicated = DTensor.from_local(parameter.data, mesh, [Replicate()], run_check=False)
+        module.register_parameter(name, nn.Parameter(replicated))
+    module.register_forward_pre_hook(lambda _, args: (DTensor.from_local(args[0], mesh, [Replicate()]),))
+    module.register_forward_hook(lambda *args: args[2].to_local())
+
+
+def steps_of(model: nn.Module, change: Callable[[int], None], seed: int) -> None:
+    torch.manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.rand(4, 8)).square().mean().backward()
+        optimizer.step()
+        change(step)
+
+
+def add_to(parameter: Any) -> None:
+    with torch.no_grad():
+        parameter.to_local().view(-1)[0] += 1e-3
+
+
+def sharded_replicas(rank: int, *, seed: int = 0, at: int = -1, accumulates: bool = False) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    torch.manual_seed(seed)
+    model = fully_shard(nn.Sequential(Block(), fully_shard(Block(), mesh=mesh)), mesh=mesh)
+    if accumulates:
+        model.set_requires_all_reduce(False)
+
+    def change(step: int) -> None:
+        if rank == at and step == 1:
+            add_to(model[1].up.weight)
+
+    steps_of(model, change, rank)
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_replicas_of_shards() -> None:
+    assert findings(sharded_replicas, "gloo", 4) == []
+    assert findings(lambda rank: sharded_replicas(rank, accumulates=True), "gloo", 4) == []
+    [finding] = findings(lambda rank: sharded_replicas(rank, at=3), "gloo", 4)
+    assert (finding.code, finding.culprits, finding.ranks) == ("SC904", (), (1, 3))
+    assert "parameter 1.up.weight is" in finding.message
+    assert "after step 3; after step 2" in finding.message
+    [finding] = findings(lambda rank: sharded_replicas(rank, seed=rank // 2), "gloo", 4)
+    assert (finding.code, finding.ranks) == ("SC904", (0, 1, 2, 3))
+    assert "before the first step" in finding.message
+
+
+def tensor_parallel(rank: int, *, at: int = -1) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(0)
+    model = Block()
+    whole(model.norm, mesh["tp"])
+    parallelize_module(model, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    model = fully_shard(model, mesh=mesh["dp"])
+
+    def change(step: int) -> None:
+        if rank == at and step == 1:
+            add_to(model.norm.weight)
+
+    steps_of(model, change, rank // 2)
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_layers_that_tensor_parallelism_keeps_whole() -> None:
+    assert findings(tensor_parallel, "gloo", 4) == []
+    [finding] = findings(lambda rank: tensor_parallel(rank, at=2), "gloo", 4)
+    assert (finding.code, finding.ranks) == ("SC904", (2, 3))
+    assert "norm.weight" in finding.message
+    assert "after step 3; after step 2" in finding.message
+
+
+def compiled(rank: int) -> None:
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.compile(network(), backend="eager"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = torch.compile(optimizer.step, backend="eager")
+    whole_model = torch.compile(model, backend="eager")
+    for _ in range(3):
+        optimizer.zero_grad()
+        whole_model(torch.rand(4, 6)).square().mean().backward()
+        step()
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_models_and_steps_go_on() -> None:
+    assert findings(compiled, "gloo", 2) == []
