@@ -55,6 +55,7 @@ from simcoll.verifier.halts.p2p_unmatched import (
 )
 from simcoll.verifier.halts.stragglers import stragglers
 from simcoll.verifier.halts.wait_graph import WaitGraph, waits_of
+from simcoll.verifier.values.batches import same_data
 from simcoll.verifier.values.findings import value_findings
 
 _MEMORY: Final = (BUFFER_CHANGED.code, BUFFERS_OVERLAP.code)
@@ -282,6 +283,11 @@ def _wrong_values(inquiry: Inquiry) -> list[Finding]:
     return value_findings(inquiry.job.columns, [*inquiry.job.traces.values()])
 
 
+def _same_data(inquiry: Inquiry) -> list[Finding]:
+    """A warning: data-parallel ranks train on the same batches, by the digests of what entered their models."""
+    return same_data([*inquiry.job.traces.values()])
+
+
 def _unfinished_disagreements(inquiry: Inquiry) -> list[Finding]:
     """The ranks state different things, or call in different orders, in a collective that a rank, or its device, is
     still in.
@@ -424,6 +430,7 @@ _WARNINGS: Final = (
     Explanation("message race", ("SC305",), _message_races),
     Explanation("work not waited for", ("SC501",), _never_waited, yields_to=_names(_PARTED)),
     Explanation("straggler", ("SC801",), _stragglers),
+    Explanation("same data", ("SC905",), _same_data, yields_to=_names(_PARTED)),
 )
 
 EXPLANATIONS: Final[tuple[Explanation, ...]] = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, _VALUES, *_WARNINGS)

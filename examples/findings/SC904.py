@@ -17,9 +17,10 @@ def main() -> None:
     rank = dist.get_rank()
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    batches = torch.Generator().manual_seed(rank)
     limits = {0: 0.0, 1: 0.1, 2: 0.0}
     for step in range(5):
-        loss = model(torch.rand(4, 8)).square().mean()
+        loss = model(torch.rand(4, 8, generator=batches)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -47,7 +47,7 @@ _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
 _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
 _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
-_MANY = frozenset({"values", "state"})
+_MANY = frozenset({"values", "state", "batch"})
 """Events that calls and steps have: they must not take the room of all others."""
 
 _CLIPPED_TEXT = 10_000

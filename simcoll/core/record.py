@@ -206,6 +206,11 @@ class Event:
     * ``state``: digests of such a set: ``replicas`` (its index), ``at`` (the collectives made in the group, or the
       steps of the optimizer), ``steps``, ``settings`` (numbers of the optimizer by name), ``hash``, ``parts``
       (:func:`simcoll.values.folding.folded`);
+    * ``inputs``: a model whose batches are looked at: ``index`` (its number on this rank), ``by``
+      (``DistributedDataParallel`` or ``FSDP``), ``ranks`` (global) and ``groups`` (names) that share out its data,
+      ``ordinal`` (among the models of these ranks), ``source``;
+    * ``batch``: what such a model got in a training pass: ``inputs`` (its index), ``number`` (of the pass, from 0),
+      ``hash`` (of all tensors), ``data`` (of those that are data);
     * ``scaled``: the rank has made a GradScaler;
     * ``exit``: the interpreter ended by itself.
     """

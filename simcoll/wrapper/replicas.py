@@ -40,6 +40,7 @@ from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice, budget_wanted
 from simcoll.values.contents import Hasher, HostCopy, is_plain
 from simcoll.values.folding import folded
+from simcoll.wrapper.batches import BatchWatch, ranks_of_ddp, watch_fsdp
 from simcoll.wrapper.process_group import RecordedProcessGroup
 
 _BETWEEN_STATES = 8
@@ -130,6 +131,7 @@ class ReplicaWatch:
         self._session = session
         # Half of the budget is for calls.
         self._choice = Choice(session.values, budget_wanted() / 2)
+        self.batches = BatchWatch(session, self._choice)
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
@@ -337,6 +339,7 @@ class ReplicaWatch:
     def close(self, seconds: float) -> None:
         """Write down what comes within half a second."""
         self.settle(last=True)
+        self.batches.settle(last=True)
 
 
 class _Watches:
@@ -365,6 +368,11 @@ def _watch() -> ReplicaWatch | None:
     return _watches.here.of(session)
 
 
+def _batches() -> BatchWatch | None:
+    watch = _watch()
+    return None if watch is None else watch.batches
+
+
 def watch_replicas(patches: Patches) -> None:
     """Look at models of DistributedDataParallel and at optimizers from now on, where values are checked; once."""
     entering = DistributedDataParallel._pre_forward
@@ -377,23 +385,34 @@ def watch_replicas(patches: Patches) -> None:
             return entering(model, *args, **kwargs)
         broadcast = model._check_sync_bufs_pre_fwd() and getattr(model, "buffer_hook", None) is None
         inputs = entering(model, *args, **kwargs)
-        _entered(model, broadcast)
+        _entered(model, broadcast, inputs)
         return inputs
 
     entered.watches = True  # type: ignore[attr-defined]
     patches.replace(DistributedDataParallel, "_pre_forward", entered)
-    patches.hold(register_optimizer_step_pre_hook(_steps))
+    making = Optimizer.__init__
+
+    @functools.wraps(making)
+    def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        # A program that shards by FSDP has imported it by then; one that does not need not wait for that import.
+        watch_fsdp(patches, _batches)
+        making(optimizer, *args, **kwargs)
+
+    patches.replace(Optimizer, "__init__", made)
+    patches.hold(register_optimizer_step_pre_hook(functools.partial(_steps, patches)))
     patches.hold(register_optimizer_step_post_hook(_stepped))
 
 
-def _entered(model: DistributedDataParallel, broadcast: bool) -> None:
+def _entered(model: DistributedDataParallel, broadcast: bool, inputs: Sequence[object]) -> None:
     if (watch := _watch()) is not None:
+        watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
         watch.entered(model, broadcast)
 
 
-def _steps(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+def _steps(patches: Patches, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     # Dynamo traces the hooks of a step that it compiles.
     if not torch.compiler.is_compiling() and (watch := _watch()) is not None:
+        watch_fsdp(patches, _batches)
         watch.steps(optimizer)
 
 
@@ -404,6 +423,7 @@ def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 leave_uncompiled(_entered)
 leave_class_uncompiled(ReplicaWatch)
+leave_class_uncompiled(BatchWatch)
 
 
 def _calls_made(group: Any) -> int | None:

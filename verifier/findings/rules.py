@@ -2,8 +2,8 @@
 
 SC101 to SC110 are about fields that every rank must state alike, SC201 to SC204 about the ranks that come and their
 order, SC301 to SC401 about send and receive and about groups, SC402 and SC501 to SC504 about a call beside its peers,
-SC601 to SC801 about single ranks and the job as a whole, SC901 to SC904 about the values that collectives carry and
-keep equal.
+SC601 to SC801 about single ranks and the job as a whole, SC901 to SC905 about the values that collectives carry and
+keep equal, and that ranks train on.
 """
 
 from __future__ import annotations
@@ -163,7 +163,33 @@ PARAMETERS_DRIFTED = Rule(
     simulated=False,
 )
 
-VALUE_RULES = (NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT, PARAMETERS_DRIFTED)
+SAME_DATA = Rule(
+    "SC905",
+    "same-data",
+    "Give each data-parallel rank its own part of the data, by a DistributedSampler or a seed with the rank in it.",
+    means=(
+        "Ranks that are to share out the data train on the same batches: what enters a model of "
+        "DistributedDataParallel, or the root of FSDP's fully_shard, is equal on them three times in a row, and "
+        "changes each time. A batch that stays the same is not reported, nor one without a tensor of eight elements "
+        "that are not all alike, nor passes without gradients or in evaluation. Ranks that a smaller group or another "
+        "dimension of a mesh joins (tensor, context, pipeline parallelism) may share their input. Needs --values."
+    ),
+    harm="The job takes the time of many ranks and learns what one would: the effective batch is that of one rank.",
+    example=(
+        "torch.manual_seed(0)\nmodel = DistributedDataParallel(nn.Linear(8, 1))\n"
+        "for _ in range(5):\n    model(torch.rand(4, 8)).sum().backward()"
+    ),
+    remedy=(
+        "Without a sampler every rank reads the whole data set in the order of its seed: pass "
+        "sampler=DistributedSampler(dataset) to the DataLoader, and call set_epoch. Where batches are drawn, add the "
+        "rank to the seed; seed the model alike before, or let DistributedDataParallel broadcast it. With tensor "
+        "parallelism number the parts by the rank in the data-parallel group, not by the global rank."
+    ),
+    severity=Severity.WARNING,
+    simulated=False,
+)
+
+VALUE_RULES = (NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT, PARAMETERS_DRIFTED, SAME_DATA)
 
 JOB_RULES = (INVALID_ARGUMENT, RANK_FAILED, RANK_EXITED_EARLY, STRAGGLER)
 

@@ -43,6 +43,7 @@ CONTRACT = {
     "SC902": "replicas-differ",
     "SC903": "wrong-result",
     "SC904": "parameters-drifted",
+    "SC905": "same-data",
 }
 
 

@@ -1,0 +1,210 @@
+"""Writes down digests of the batches that data-parallel ranks give to their model, a number for each training pass.
+
+A model is one of DistributedDataParallel, or the root of a tree that FSDP's fully_shard has sharded: the ranks of its
+group, or of its mesh, are to train on different data. Ranks do not communicate: the verifier compares what they wrote.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import _disable_current_modes
+
+from simcoll.core.patches import Patches
+from simcoll.core.record import source_document
+from simcoll.recorder.session import Session
+from simcoll.recorder.source import current_source
+from simcoll.values.choice import Choice
+from simcoll.values.contents import Hasher, HostCopy, is_plain
+from simcoll.values.folding import folded
+
+PASSES_IN_A_ROW = 4
+"""Passes that a sample takes together: three batches in a row show that they change and are the same everywhere."""
+
+_MOST_MODELS = 4
+_MOST_TENSORS = 32
+_LEAST_ELEMENTS = 8
+"""Fewer elements, or elements that are all the same, are no data: a number of the step, a size, a temperature."""
+
+_FIRST_ELEMENTS = 1 << 16
+_DEPTH = 4
+_LAST_SECONDS = 0.5
+_FSDP_STATE = "torch.distributed.fsdp._fully_shard._fsdp_state"
+
+
+@dataclass(slots=True, eq=False)
+class _Model:
+    """A model whose batches are looked at, by its index on this rank; its training passes so far."""
+
+    index: int
+    passes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """The digests of a batch's tensors, and after them for each whether it is data, on their way to the host."""
+
+    model: int
+    number: int
+    copy: HostCopy
+
+
+class BatchWatch:
+    """The batches of one rank's models."""
+
+    def __init__(self, session: Session, choice: Choice) -> None:
+        self._session = session
+        self._choice = choice
+        self._models: WeakKeyDictionary[nn.Module, _Model | None] = WeakKeyDictionary()
+        self._ordinals: Counter[tuple[int, ...]] = Counter()
+        self._count = 0
+        self._hasher = Hasher()
+        self._open: deque[_Pending] = deque()
+        self._lock = threading.Lock()
+
+    def entered(self, module: nn.Module, places: Callable[[], _Ranks | None], inputs: Sequence[object]) -> None:
+        """A forward pass begins; ``places`` finds the module's data-parallel ranks when it is first met."""
+        if not torch.is_grad_enabled() or not module.training:
+            return
+        if module not in self._models:
+            self._models[module] = self._model(module, places())
+        known = self._models[module]
+        if known is None:
+            return
+        number = known.passes
+        known.passes += 1
+        window = number // PASSES_IN_A_ROW
+        if not window or self._choice.takes(window):
+            self._look(known.index, number, [*_tensors(inputs, _DEPTH)])
+        self.settle()
+
+    def _model(self, module: nn.Module, ranks: _Ranks | None) -> _Model | None:
+        recorder = self._session.existing_recorder()
+        if ranks is None or recorder is None or len(ranks.members) < 2 or self._count >= _MOST_MODELS:
+            return None
+        index = self._count
+        self._count += 1
+        self._ordinals[ranks.members] += 1
+        recorder.event(
+            "inputs",
+            index=index,
+            by="FSDP" if not isinstance(module, DistributedDataParallel) else "DistributedDataParallel",
+            ranks=list(ranks.members),
+            groups=list(ranks.groups),
+            ordinal=self._ordinals[ranks.members],
+            source=source_document(current_source()),
+        )
+        return _Model(index)
+
+    def _look(self, index: int, number: int, tensors: Sequence[torch.Tensor]) -> None:
+        devices = {tensor.device for tensor in tensors}
+        if len(devices) != 1 or len(tensors) > _MOST_TENSORS or not all(map(is_plain, tensors)):
+            return
+        if devices.pop().type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return
+        began = time.monotonic()
+        digests = self._hasher.digests(tensors)
+        with _disable_current_modes(), torch.no_grad():
+            copy = HostCopy.of(torch.cat([digests, *(_is_data(tensor) for tensor in tensors)]))
+        self._choice.spent(time.monotonic() - began)
+        with self._lock:
+            self._open.append(_Pending(index, number, copy))
+
+    def settle(self, *, last: bool = False) -> None:
+        """Write down what has come to the host; the ``last`` time, what comes soon."""
+        recorder = self._session.existing_recorder()
+        deadline = time.monotonic() + _LAST_SECONDS
+        with self._lock:
+            while self._open:
+                first = self._open[0]
+                while last and not first.copy.here() and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                if not first.copy.here():
+                    return
+                self._open.popleft()
+                digests, data = np.split(first.copy.words.numpy(), 2)
+                if recorder is not None and data.any():
+                    whole, part = folded(digests)[0], folded(digests[data != 0])[0]
+                    recorder.event("batch", inputs=first.model, number=first.number, hash=whole, data=part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """The data-parallel ranks (global) of a model, and the names of the groups that they make."""
+
+    members: tuple[int, ...]
+    groups: tuple[str, ...]
+
+
+def ranks_of_ddp(model: DistributedDataParallel) -> _Ranks:
+    """The ranks among which a model of DistributedDataParallel averages its gradients."""
+    group = model.process_group
+    return _Ranks(tuple(dist.get_process_group_ranks(group)), (group.group_name,))
+
+
+def _ranks_of_fsdp(state: Any) -> _Ranks | None:
+    """The ranks over which FSDP shards or replicates; None where that is not known."""
+    for one in (state, *state._state_ctx.all_states):
+        groups = getattr(one, "_fsdp_param_groups", None)
+        for unit in groups if groups is not None else [one._fsdp_param_group]:
+            info = None if unit is None else unit.mesh_info
+            if info is not None and not getattr(info, "is_spmd_mesh", False):
+                made = (getattr(info, f"{name}_process_group", None) for name in ("shard", "replicate"))
+                ranks = sorted(info.mesh.mesh.flatten().tolist())
+                return _Ranks(tuple(ranks), tuple(group.group_name for group in made if group is not None))
+    return None
+
+
+def watch_fsdp(patches: Patches, watch: Callable[[], BatchWatch | None]) -> None:
+    """Look at what enters roots of FSDP from now on, if the program has imported it; once."""
+    module = sys.modules.get(_FSDP_STATE)
+    kind: Any = getattr(module, "FSDPState", None)
+    with _patching:
+        if kind is None or getattr(kind._root_pre_forward, "watches", False):
+            return
+        entering = kind._root_pre_forward
+
+        @functools.wraps(entering)
+        def entered(state: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+            inner = state._state_ctx.iter_forward_root is not None
+            inputs = entering(state, module, args, kwargs)
+            if not inner and (batches := watch()) is not None:
+                batches.entered(module, lambda: _ranks_of_fsdp(state), inputs)
+            return inputs
+
+        entered.watches = True  # type: ignore[attr-defined]
+        patches.replace(kind, "_root_pre_forward", entered)
+
+
+_patching = threading.Lock()
+
+
+def _tensors(value: object, depth: int) -> Iterator[torch.Tensor]:
+    """The tensors in arguments: in lists, tuples and mappings, a few levels deep."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and isinstance(value, (Mapping, list, tuple)):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(one, depth - 1)
+
+
+def _is_data(tensor: torch.Tensor) -> torch.Tensor:
+    """One integer: whether a tensor has enough elements, and among its first ones different ones."""
+    first = tensor.detach().reshape(-1)[:_FIRST_ELEMENTS]
+    if tensor.numel() < _LEAST_ELEMENTS:
+        return torch.zeros(1, dtype=torch.int64, device=tensor.device)
+    bits = first.view(torch.uint8).reshape(first.shape[0], -1)
+    return (bits != bits[:1]).any().to(torch.int64).reshape(1)

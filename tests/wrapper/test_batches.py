@@ -1,0 +1,180 @@
+"""SC905 on real ranks: data-parallel ranks that train on the same batches, and those that may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset  # noqa: E402
+
+from simcoll.testing import try_ranks  # noqa: E402
+from simcoll.verifier.findings.finding import Finding, Severity  # noqa: E402
+
+BACKENDS = [pytest.param("threaded"), pytest.param("gloo", marks=[pytest.mark.slow, pytest.mark.gloo])]
+
+Batch = Callable[[int, int], Any]
+
+
+def findings(program: Callable[[int], object], backend: str, ranks: int = 2, values: str = "all") -> list[Finding]:
+    outcome = try_ranks(ranks, program, backend=backend, values=values)
+    for error in outcome.exceptions.values():
+        raise error
+    return [*outcome.report.findings]
+
+
+def seeded(seed: int) -> torch.Tensor:
+    return torch.rand(4, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def train(rank: int, batch: Batch, model: Callable[[], nn.Module] | None = None, steps: int = 6) -> None:
+    wrapped = DistributedDataParallel(network()) if model is None else model()
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        wrapped(batch(rank, step)).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_seed_per_job(backend: str) -> None:
+    [finding] = findings(lambda rank: train(rank, lambda _, step: seeded(step)), backend, 3)
+    assert (finding.code, finding.culprits, finding.ranks) == ("SC905", (), (0, 1, 2))
+    assert finding.severity is Severity.WARNING
+    assert finding.message == (
+        "ranks 0-2 give the model the same batch, a new one in each pass, from training pass 1 on: "
+        "in 6 of 6 passes that were looked at"
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_sampler_that_is_missing(backend: str, sampled: bool) -> None:
+    def program(rank: int) -> None:
+        data = TensorDataset(torch.arange(240.0).reshape(40, 6))
+        sampler = DistributedSampler(data) if sampled else None
+        model = DistributedDataParallel(network())
+        for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
+            model(x / 240).sum().backward()
+
+    assert [one.code for one in findings(program, backend)] == ([] if sampled else ["SC905"])
+
+
+def test_some_ranks_only() -> None:
+    [finding] = findings(lambda rank: train(rank, lambda _, step: seeded(10 * min(rank, 1) + step)), "threaded", 4)
+    assert finding.culprits == (1, 2, 3)
+    assert finding.message.startswith("ranks 1-3 give the model the same batch")
+
+
+def test_a_sample_of_the_passes() -> None:
+    [finding] = findings(lambda rank: train(rank, lambda _, step: seeded(step), steps=40), "threaded", 2, "sample")
+    assert finding.code == "SC905"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "batch",
+    [
+        lambda rank, step: seeded(0),
+        lambda rank, step: seeded(step % 2),
+        lambda rank, step: seeded(100 * rank + step),
+        lambda rank, step: seeded(step if step % 3 else 100 * rank + step),
+        lambda rank, step: torch.full((4, 6), float(step)),
+    ],
+    ids=["fixed", "two in turn", "own", "now and then", "a number of the step"],
+)
+def test_other_batches_are_silent(batch: Batch, backend: str) -> None:
+    assert findings(lambda rank: train(rank, batch), backend) == []
+
+
+def validate(rank: int) -> None:
+    model = DistributedDataParallel(network())
+    for step in range(9):
+        model.eval() if step % 2 else model.train()
+        with torch.no_grad() if not step % 2 else torch.enable_grad():
+            model(seeded(step))
+        dist.barrier()
+
+
+def steps_and_masks(rank: int) -> None:
+    """The data differ; the positions, which change as well, are the same everywhere."""
+
+    class Masked(nn.Linear):
+        def forward(self, x: torch.Tensor, *, more: dict[str, torch.Tensor]) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(x) + more["positions"].sum()
+
+    model = DistributedDataParallel(Masked(6, 2))
+    for step in range(6):
+        positions = torch.arange(step, step + 16)
+        model(seeded(100 * rank + step), more={"positions": positions}).sum().backward()
+
+
+def test_validation_and_positions_are_silent() -> None:
+    assert findings(validate, "threaded") == []
+    assert findings(steps_and_masks, "threaded") == []
+
+
+def sharded(rank: int, batch: Batch, *, replicas: bool = False, names: tuple[str, ...] = ("dp",)) -> None:
+    mesh = init_device_mesh("cpu", (2, 2) if replicas else (4,), mesh_dim_names=names)
+
+    def model() -> nn.Module:
+        made = network()
+        fully_shard(made[0], mesh=mesh)
+        return fully_shard(made, mesh=mesh)
+
+    train(rank, batch, model)
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_sharded_models() -> None:
+    assert findings(lambda rank: sharded(rank, lambda rank, step: seeded(100 * rank + step)), "gloo", 4) == []
+    [finding] = findings(lambda rank: sharded(rank, lambda rank, step: seeded(step)), "gloo", 4)
+    assert (finding.code, finding.ranks, finding.culprits) == ("SC905", (0, 1, 2, 3), ())
+    assert "from training pass 1 on: in 6 of 6 passes" in finding.message
+
+    def half(rank: int) -> None:
+        sharded(rank, lambda rank, step: seeded(100 * (rank % 2) + step), replicas=True, names=("outer", "inner"))
+
+    [finding] = findings(half, "gloo", 4)
+    assert finding.message.startswith("ranks 0 and 2 give the model the same batch")
+    assert "; so do ranks 1 and 3 among themselves" in finding.message
+
+
+def peers(rank: int, *, name: str) -> None:
+    """Data are shared out over one dimension of a mesh, and FSDP shards over both."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", name))
+    flat = mesh._flatten("dp_all")
+    train(rank, lambda rank, step: seeded(100 * (rank // 2) + step), lambda: fully_shard(network(), mesh=flat))
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_peers_in_another_dimension_of_the_mesh_may_share_their_input() -> None:
+    assert findings(lambda rank: peers(rank, name="cp"), "gloo", 4) == []
+    [finding] = findings(lambda rank: peers(rank, name="dp_shard"), "gloo", 4)
+    assert finding.code == "SC905"
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_tensor_parallel_peers_are_in_no_data_parallel_group() -> None:
+    def program(rank: int) -> None:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        batch = lambda rank, step: seeded(100 * (rank // 2) + step)  # noqa: E731
+        train(rank, batch, lambda: DistributedDataParallel(network(), process_group=mesh.get_group("dp")))
+        train(rank, batch, lambda: fully_shard(network(), mesh=mesh["dp"]))
+
+    assert findings(program, "gloo", 4) == []

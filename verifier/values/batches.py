@@ -1,0 +1,137 @@
+"""SC905: data-parallel ranks that train on the same batches, by the digests of what entered their models.
+
+Ranks that are to have the same input are not accused: those of one tensor-, context- or pipeline-parallel group. If
+the job has made a smaller group that holds all ranks with the same batch, or a dimension of a mesh whose name is not
+one of data parallelism, they may be its peers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Event, Group, Source, number, source_of, text
+from simcoll.core.trace import Trace
+from simcoll.verifier.findings.finding import Finding, Side, lines
+from simcoll.verifier.findings.rules import SAME_DATA
+
+_IN_A_ROW = 3
+_MESH = "mesh_"
+_DATA = re.compile("dp|data|replica|shard|batch", re.IGNORECASE)
+"""In the names of mesh dimensions over which data is shared out."""
+
+_MODEL = re.compile("tp|cp|sp|pp|ep|tensor|context|sequence|seq|pipe|stage|expert|model|ulysses|ring", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model: what shares out its data, among which ranks, and its ordinal among theirs."""
+
+    by: str
+    ranks: tuple[int, ...]
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A rank's batch: the digest of all tensors, and that of the data among them."""
+
+    whole: int
+    data: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """What the ranks wrote of one model: the names of the groups that share out its data, the lines at which they ran
+    it, and their batches by the number of the pass.
+    """
+
+    groups: set[str] = field(default_factory=set)
+    sources: dict[int, Source] = field(default_factory=dict)
+    batches: defaultdict[int, dict[int, _Batch]] = field(default_factory=lambda: defaultdict(dict))
+
+
+def same_data(traces: Sequence[Trace]) -> list[Finding]:
+    """A finding for each model whose ranks got the same batches several times in a row, and new ones each time."""
+    known = {group for trace in traces for group in trace.groups}
+    found = []
+    for model, training in _read(traces).items():
+        for first in sorted(training.batches):
+            if classes := _classes(model, training, first, known):
+                found.append(_finding(model, training, first, classes, known))
+                break
+    return found
+
+
+def _read(traces: Sequence[Trace]) -> dict[_Model, _Training]:
+    found: dict[_Model, _Training] = {}
+    for trace in traces:
+        models: dict[int, _Training] = {}
+        for event in trace.events:
+            if event.kind == "inputs":
+                index, model = number(event, "index"), _model(event)
+                if index is not None and model is not None and trace.rank in model.ranks:
+                    training = models[index] = found.setdefault(model, _Training())
+                    names = event.data.get("groups")
+                    training.groups.update(map(str, names) if isinstance(names, list) else ())
+                    training.sources[trace.rank] = source_of(event.data)
+            elif event.kind == "batch":
+                written = models.get(number(event, "inputs") or 0)
+                at, whole, data = (number(event, name) for name in ("number", "hash", "data"))
+                if written is not None and at is not None and whole is not None and data is not None:
+                    written.batches[at][trace.rank] = _Batch(whole, data)
+    return found
+
+
+def _model(event: Event) -> _Model | None:
+    ranks = event.data.get("ranks")
+    if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
+        return None
+    return _Model(text(event, "by"), tuple(ranks), number(event, "ordinal") or 0)
+
+
+def _classes(model: _Model, training: _Training, at: int, known: Iterable[Group]) -> list[tuple[int, ...]]:
+    """The ranks that got the same batches from this pass on, three times in a row; a new one each time."""
+    row = [training.batches.get(at + place, {}) for place in range(_IN_A_ROW)]
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for rank in sorted(set(row[0]).intersection(*row[1:])):
+        mine = [one[rank] for one in row]
+        if len({batch.data for batch in mine}) == len(mine):
+            alike.setdefault(tuple(batch.whole for batch in mine), []).append(rank)
+    others = [group for group in known if group.name not in training.groups]
+    found = (tuple(ranks) for ranks in alike.values() if len(ranks) > 1)
+    return [ranks for ranks in found if not any(_may_share(group, model, ranks) for group in others)]
+
+
+def _may_share(group: Group, model: _Model, ranks: Sequence[int]) -> bool:
+    """True if these ranks may be peers in a group whose members are to have the same input."""
+    if not {*ranks} <= {*group.ranks}:
+        return False
+    if group.description.startswith(_MESH):
+        name = group.description.removeprefix(_MESH)
+        smaller = {*group.ranks} < {*model.ranks}
+        return _DATA.search(name) is None and (smaller or _MODEL.search(name) is not None)
+    return {*group.ranks} < {*model.ranks}
+
+
+def _finding(
+    model: _Model, training: _Training, first: int, classes: Sequence[tuple[int, ...]], known: Iterable[Group]
+) -> Finding:
+    alike = tuple(sorted(rank for ranks in classes for rank in ranks))
+    example = classes[0]
+    looked = [batches for batches in training.batches.values() if {*example} <= batches.keys()]
+    same = sum(len({batches[rank].whole for rank in example}) == 1 for batches in looked)
+    others = f"; so do {', '.join(ranks_text(ranks) for ranks in classes[1:])} among themselves" if classes[1:] else ""
+    message = (
+        f"{ranks_text(example)} give the model the same batch, a new one in each pass, from training pass {first + 1} "
+        f"on: in {same:,} of {len(looked):,} passes that were looked at{others}"
+    )
+    group = next((one for one in known if one.name in training.groups and one.ranks == model.ranks), None)
+    note = "the same batches as the others of these ranks"
+    sides = [Side(ranks, None, lines((rank, training.sources[rank]) for rank in ranks), note) for ranks in classes]
+    return SAME_DATA.finding(
+        message, group=group, ranks=model.ranks, culprits=() if len(alike) == len(model.ranks) else alike, sides=sides
+    )
