@@ -16,7 +16,7 @@ STEPS = 4
 
 def main() -> None:
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    torch.manual_seed(dist.get_rank())
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):

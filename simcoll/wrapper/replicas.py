@@ -375,7 +375,7 @@ def _batches() -> BatchWatch | None:
 
 def watch_replicas(patches: Patches) -> None:
     """Look at models of DistributedDataParallel and at optimizers from now on, where values are checked; once."""
-    entering = DistributedDataParallel._pre_forward
+    entering: Any = DistributedDataParallel._pre_forward
     if getattr(entering, "watches", False):
         return
 
@@ -390,7 +390,7 @@ def watch_replicas(patches: Patches) -> None:
 
     entered.watches = True  # type: ignore[attr-defined]
     patches.replace(DistributedDataParallel, "_pre_forward", entered)
-    making = Optimizer.__init__
+    making: Any = Optimizer.__init__
 
     @functools.wraps(making)
     def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
@@ -399,8 +399,10 @@ def watch_replicas(patches: Patches) -> None:
         making(optimizer, *args, **kwargs)
 
     patches.replace(Optimizer, "__init__", made)
-    patches.hold(register_optimizer_step_pre_hook(functools.partial(_steps, patches)))
-    patches.hold(register_optimizer_step_post_hook(_stepped))
+    before: Any = register_optimizer_step_pre_hook
+    after: Any = register_optimizer_step_post_hook
+    patches.hold(before(functools.partial(_steps, patches)))
+    patches.hold(after(_stepped))
 
 
 def _entered(model: DistributedDataParallel, broadcast: bool, inputs: Sequence[object]) -> None:
@@ -477,9 +479,8 @@ def _dtensor() -> type | None:
 
 def _local(tensor: Any) -> torch.Tensor:
     """The elements of a tensor that this rank has."""
-    kind = _dtensor()
     with torch.no_grad():
-        local: torch.Tensor = tensor.to_local() if kind is not None and isinstance(tensor, kind) else tensor
+        local: torch.Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
     return local
 
 

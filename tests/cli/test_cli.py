@@ -359,7 +359,12 @@ def test_rules(capsys):
     assert {tuple(rule) for rule in listed} == {
         ("code", "name", "advice", "means", "harm", "example", "remedy", "severity", "scenario")
     }
-    assert all(value and isinstance(value, str) for rule in listed for value in rule.values())
+    assert all(
+        value and isinstance(value, str) for rule in listed for name, value in rule.items() if name != "scenario"
+    )
+    assert {rule["code"] for rule in listed if rule["scenario"]} == {
+        one.code for one in RULES.values() if one.simulated
+    }
 
 
 @pytest.mark.slow

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
 
-from simcoll.values.contents import Hasher, HostCopy, is_plain  # noqa: E402
-from simcoll.values.folding import folded, part_begins  # noqa: E402
+from simcoll.values.contents import Hasher, HostCopy, is_plain
+from simcoll.values.folding import folded, part_begins
 
 SEED = 5
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset  # noqa: E402
+pytest.importorskip("torch")
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from simcoll.testing import try_ranks  # noqa: E402
-from simcoll.verifier.findings.finding import Finding, Severity  # noqa: E402
+from simcoll.testing import try_ranks
+from simcoll.verifier.findings.finding import Finding, Severity
 
 BACKENDS = [pytest.param("threaded"), pytest.param("gloo", marks=[pytest.mark.slow, pytest.mark.gloo])]
 
@@ -64,7 +65,7 @@ def test_a_seed_per_job(backend: str) -> None:
 def test_a_sampler_that_is_missing(backend: str, sampled: bool) -> None:
     def program(rank: int) -> None:
         data = TensorDataset(torch.arange(240.0).reshape(40, 6))
-        sampler = DistributedSampler(data) if sampled else None
+        sampler: DistributedSampler[Any] | None = DistributedSampler(data) if sampled else None
         model = DistributedDataParallel(network())
         for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
             model(x / 240).sum().backward()
@@ -132,7 +133,8 @@ def sharded(rank: int, batch: Batch, *, replicas: bool = False, names: tuple[str
     def model() -> nn.Module:
         made = network()
         fully_shard(made[0], mesh=mesh)
-        return fully_shard(made, mesh=mesh)
+        fully_shard(made, mesh=mesh)
+        return made
 
     train(rank, batch, model)
 
@@ -153,11 +155,17 @@ def test_sharded_models() -> None:
     assert "; so do ranks 1 and 3 among themselves" in finding.message
 
 
+def sharded_by(mesh: Any) -> nn.Module:
+    made = network()
+    fully_shard(made, mesh=mesh)
+    return made
+
+
 def peers(rank: int, *, name: str) -> None:
     """Data are shared out over one dimension of a mesh, and FSDP shards over both."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", name))
     flat = mesh._flatten("dp_all")
-    train(rank, lambda rank, step: seeded(100 * (rank // 2) + step), lambda: fully_shard(network(), mesh=flat))
+    train(rank, lambda rank, step: seeded(100 * (rank // 2) + step), lambda: sharded_by(flat))
 
 
 @pytest.mark.slow
@@ -175,6 +183,6 @@ def test_tensor_parallel_peers_are_in_no_data_parallel_group() -> None:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         batch = lambda rank, step: seeded(100 * (rank // 2) + step)  # noqa: E731
         train(rank, batch, lambda: DistributedDataParallel(network(), process_group=mesh.get_group("dp")))
-        train(rank, batch, lambda: fully_shard(network(), mesh=mesh["dp"]))
+        train(rank, batch, lambda: sharded_by(mesh["dp"]))
 
     assert findings(program, "gloo", 4) == []

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook  # noqa: E402
-from torch.distributed.algorithms.join import Join  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-from torch.distributed.tensor import DTensor, Replicate  # noqa: E402
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+pytest.importorskip("torch")
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
+from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 
-from simcoll.testing import try_ranks  # noqa: E402
-from simcoll.verifier.findings.finding import Finding  # noqa: E402
+from simcoll.testing import try_ranks
+from simcoll.verifier.findings.finding import Finding
 
 BACKENDS = [pytest.param("threaded"), pytest.param("gloo", marks=[pytest.mark.slow, pytest.mark.gloo])]
 ON_GLOO = [pytest.mark.slow, pytest.mark.gloo]
@@ -297,7 +298,9 @@ def add_to(parameter: Any) -> None:
 def sharded_replicas(rank: int, *, seed: int = 0, at: int = -1, accumulates: bool = False) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     torch.manual_seed(seed)
-    model = fully_shard(nn.Sequential(Block(), fully_shard(Block(), mesh=mesh)), mesh=mesh)
+    model: Any = nn.Sequential(Block(), Block())
+    fully_shard(model[1], mesh=mesh)
+    fully_shard(model, mesh=mesh)
     if accumulates:
         model.set_requires_all_reduce(False)
 
@@ -328,7 +331,7 @@ def tensor_parallel(rank: int, *, at: int = -1) -> None:
     model = Block()
     whole(model.norm, mesh["tp"])
     parallelize_module(model, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    model = fully_shard(model, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
 
     def change(step: int) -> None:
         if rank == at and step == 1:
