@@ -60,6 +60,8 @@ LEFT_OUT = {
 
 WHOLE = {
     "bugs/op_barrier_against_all_reduce.py": ("SC202", Severity.ERROR),
+    "bugs/group_used_after_its_end.py": ("SC601", Severity.WARNING),
+    "bugs/op_in_finally_of_exception.py": ("SC202", Severity.ERROR),
     "bugs/op_swapped_pair.py": ("SC203", Severity.ERROR),
     "bugs/p2p_message_race.py": ("SC304", Severity.ERROR),
     "bugs/shape_broadcast_image.py": ("SC109", Severity.WARNING),
@@ -68,7 +70,8 @@ WHOLE = {
 """What is said where the whole program is known, as after a run in ``record``; ``detail`` stops at the first call.
 
 A rank that states another world size than the dry run's fails there. Messages come by the ranks of their senders, in
-which order the race does harm.
+which order the race does harm. A group that a rank has destroyed goes on there, as it does on a backend that does not
+notice.
 """
 
 
