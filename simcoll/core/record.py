@@ -209,8 +209,8 @@ class Event:
     * ``inputs``: a model whose batches are looked at: ``index`` (its number on this rank), ``by``
       (``DistributedDataParallel`` or ``FSDP``), ``ranks`` (global) and ``groups`` (names) that share out its data,
       ``ordinal`` (among the models of these ranks), ``source``;
-    * ``batch``: what such a model got in a training pass: ``inputs`` (its index), ``number`` (of the pass, from 0),
-      ``hash`` (of all tensors), ``data`` (of those that are data);
+    * ``batch``: what such a model got in the first training pass of a step: ``inputs`` (its index), ``number`` (of the
+      step, from 0), ``hash`` (of all tensors), ``data`` (of those that are data);
     * ``scaled``: the rank has made a GradScaler;
     * ``exit``: the interpreter ended by itself.
     """

@@ -1,4 +1,4 @@
-"""Writes down digests of the batches that data-parallel ranks give to their model, a number for each training pass.
+"""Writes down digests of the batches that data-parallel ranks give to their model: of the first pass of each step.
 
 A model is one of DistributedDataParallel, or the root of a tree that FSDP's fully_shard has sharded: the ranks of its
 group, or of its mesh, are to train on different data. Ranks do not communicate: the verifier compares what they wrote.
@@ -31,8 +31,8 @@ from simcoll.values.choice import Choice
 from simcoll.values.contents import Hasher, HostCopy, is_plain
 from simcoll.values.folding import folded
 
-PASSES_IN_A_ROW = 4
-"""Passes that a sample takes together: three batches in a row show that they change and are the same everywhere."""
+_STEPS_IN_A_ROW = 4
+"""Steps that a sample takes together: three batches in a row show that they change and are the same everywhere."""
 
 _MOST_MODELS = 4
 _MOST_TENSORS = 32
@@ -47,10 +47,13 @@ _FSDP_STATE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """A model whose batches are looked at, by its index on this rank; its training passes so far."""
+    """A model whose batches are looked at, by its index on this rank; the steps in which it was trained so far, and
+    whether an optimizer has stepped since.
+    """
 
     index: int
-    passes: int = 0
+    steps: int = 0
+    fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +85,21 @@ class BatchWatch:
         if module not in self._models:
             self._models[module] = self._model(module, places())
         known = self._models[module]
-        if known is None:
+        if known is None or not known.fresh:
             return
-        number = known.passes
-        known.passes += 1
-        window = number // PASSES_IN_A_ROW
+        number = known.steps
+        known.steps += 1
+        known.fresh = False
+        window = number // _STEPS_IN_A_ROW
         if not window or self._choice.takes(window):
             self._look(known.index, number, [*_tensors(inputs, _DEPTH)])
         self.settle()
+
+    def stepped(self) -> None:
+        """An optimizer has made a step."""
+        for known in self._models.values():
+            if known is not None:
+                known.fresh = True
 
     def _model(self, module: nn.Module, ranks: _Ranks | None) -> _Model | None:
         recorder = self._session.existing_recorder()

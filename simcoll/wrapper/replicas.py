@@ -199,6 +199,7 @@ class ReplicaWatch:
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has made a step."""
+        self.batches.stepped()
         if self._known.get(optimizer) != len(self._models):
             self._known[optimizer] = len(self._models)
             mine = {id(parameter) for parameter in _parameters(optimizer)}

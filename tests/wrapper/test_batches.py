@@ -55,8 +55,8 @@ def test_a_seed_per_job(backend: str) -> None:
     assert (finding.code, finding.culprits, finding.ranks) == ("SC905", (), (0, 1, 2))
     assert finding.severity is Severity.WARNING
     assert finding.message == (
-        "ranks 0-2 give the model the same batch, a new one in each pass, from training pass 1 on: "
-        "in 6 of 6 passes that were looked at"
+        "ranks 0-2 give the model the same batch, a new one in each step, from step 1 on: "
+        "in 6 of 6 steps that were looked at"
     )
 
 
@@ -67,8 +67,10 @@ def test_a_sampler_that_is_missing(backend: str, sampled: bool) -> None:
         data = TensorDataset(torch.arange(240.0).reshape(40, 6))
         sampler: DistributedSampler[Any] | None = DistributedSampler(data) if sampled else None
         model = DistributedDataParallel(network())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
             model(x / 240).sum().backward()
+            optimizer.step()
 
     assert [one.code for one in findings(program, backend)] == ([] if sampled else ["SC905"])
 
@@ -102,11 +104,19 @@ def test_other_batches_are_silent(batch: Batch, backend: str) -> None:
 
 def validate(rank: int) -> None:
     model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(9):
         model.eval() if step % 2 else model.train()
         with torch.no_grad() if not step % 2 else torch.enable_grad():
             model(seeded(step))
+        optimizer.step()
         dist.barrier()
+
+
+def no_step(rank: int) -> None:
+    model = DistributedDataParallel(network())
+    for step in range(9):
+        model(seeded(step)).sum().backward()
 
 
 def steps_and_masks(rank: int) -> None:
@@ -117,13 +127,16 @@ def steps_and_masks(rank: int) -> None:
             return super().forward(x) + more["positions"].sum()
 
     model = DistributedDataParallel(Masked(6, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(6):
         positions = torch.arange(step, step + 16)
         model(seeded(100 * rank + step), more={"positions": positions}).sum().backward()
+        optimizer.step()
 
 
 def test_validation_and_positions_are_silent() -> None:
     assert findings(validate, "threaded") == []
+    assert findings(no_step, "threaded") == []
     assert findings(steps_and_masks, "threaded") == []
 
 
@@ -145,7 +158,7 @@ def test_sharded_models() -> None:
     assert findings(lambda rank: sharded(rank, lambda rank, step: seeded(100 * rank + step)), "gloo", 4) == []
     [finding] = findings(lambda rank: sharded(rank, lambda rank, step: seeded(step)), "gloo", 4)
     assert (finding.code, finding.ranks, finding.culprits) == ("SC905", (0, 1, 2, 3), ())
-    assert "from training pass 1 on: in 6 of 6 passes" in finding.message
+    assert "from step 1 on: in 6 of 6 steps" in finding.message
 
     def half(rank: int) -> None:
         sharded(rank, lambda rank, step: seeded(100 * (rank % 2) + step), replicas=True, names=("outer", "inner"))

@@ -214,18 +214,17 @@ def redundant(rank: int) -> None:
 
 
 def compressed(rank: int) -> None:
-    torch.manual_seed(rank)
-    first, second = (DistributedDataParallel(network()) for _ in range(2))
-    first.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    second.register_comm_hook(
-        powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2),
-        powerSGD_hook.powerSGD_hook,
-    )
-    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
-    for _ in range(5):
-        optimizer.zero_grad()
-        (first(torch.rand(4, 6)) - second(torch.rand(4, 6))).square().mean().backward()
-        optimizer.step()
+    """One model after the other: callbacks of PowerSGD make calls whenever they run."""
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    for known, hook in ((None, default_hooks.fp16_compress_hook), (state, powerSGD_hook.powerSGD_hook)):
+        torch.manual_seed(rank)
+        model = DistributedDataParallel(network())
+        model.register_comm_hook(known, hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.rand(4, 6)).square().mean().backward()
+            optimizer.step()
 
 
 def own_weights(rank: int) -> None:

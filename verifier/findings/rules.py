@@ -169,15 +169,17 @@ SAME_DATA = Rule(
     "Give each data-parallel rank its own part of the data, by a DistributedSampler or a seed with the rank in it.",
     means=(
         "Ranks that are to share out the data train on the same batches: what enters a model of "
-        "DistributedDataParallel, or the root of FSDP's fully_shard, is equal on them three times in a row, and "
+        "DistributedDataParallel, or the root of FSDP's fully_shard, is equal on them in three steps in a row, and "
         "changes each time. A batch that stays the same is not reported, nor one without a tensor of eight elements "
-        "that are not all alike, nor passes without gradients or in evaluation. Ranks that a smaller group or another "
-        "dimension of a mesh joins (tensor, context, pipeline parallelism) may share their input. Needs --values."
+        "that are not all alike, nor passes in evaluation or without a step of an optimizer between them. Ranks that a "
+        "smaller group or another dimension of a mesh joins (tensor, context, pipeline parallelism) may share their "
+        "input. Needs --values."
     ),
     harm="The job takes the time of many ranks and learns what one would: the effective batch is that of one rank.",
     example=(
         "torch.manual_seed(0)\nmodel = DistributedDataParallel(nn.Linear(8, 1))\n"
-        "for _ in range(5):\n    model(torch.rand(4, 8)).sum().backward()"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(5):\n    model(torch.rand(4, 8)).sum().backward()\n    optimizer.step()"
     ),
     remedy=(
         "Without a sampler every rank reads the whole data set in the order of its seed: pass "

@@ -46,7 +46,7 @@ class _Batch:
 @dataclass(frozen=True, slots=True)
 class _Training:
     """What the ranks wrote of one model: the names of the groups that share out its data, the lines at which they ran
-    it, and their batches by the number of the pass.
+    it, and their batches by the number of the step.
     """
 
     groups: set[str] = field(default_factory=set)
@@ -94,7 +94,7 @@ def _model(event: Event) -> _Model | None:
 
 
 def _classes(model: _Model, training: _Training, at: int, known: Iterable[Group]) -> list[tuple[int, ...]]:
-    """The ranks that got the same batches from this pass on, three times in a row; a new one each time."""
+    """The ranks that got the same batches from this step on, three times in a row; a new one each time."""
     row = [training.batches.get(at + place, {}) for place in range(_IN_A_ROW)]
     alike: dict[tuple[int, ...], list[int]] = {}
     for rank in sorted(set(row[0]).intersection(*row[1:])):
@@ -126,8 +126,8 @@ def _finding(
     same = sum(len({batches[rank].whole for rank in example}) == 1 for batches in looked)
     others = f"; so do {', '.join(ranks_text(ranks) for ranks in classes[1:])} among themselves" if classes[1:] else ""
     message = (
-        f"{ranks_text(example)} give the model the same batch, a new one in each pass, from training pass {first + 1} "
-        f"on: in {same:,} of {len(looked):,} passes that were looked at{others}"
+        f"{ranks_text(example)} give the model the same batch, a new one in each step, from step {first + 1} on: "
+        f"in {same:,} of {len(looked):,} steps that were looked at{others}"
     )
     group = next((one for one in known if one.name in training.groups and one.ranks == model.ranks), None)
     note = "the same batches as the others of these ranks"

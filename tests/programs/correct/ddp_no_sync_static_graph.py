@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
-torch.manual_seed(0)
+torch.manual_seed(dist.get_rank())
 model = DistributedDataParallel(
     nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1)), gradient_as_bucket_view=True, bucket_cap_mb=1
 )

@@ -1,4 +1,4 @@
-"""SC905 by the events of ranks: which ranks, from which pass; groups that excuse them; damaged events."""
+"""SC905 by the events of ranks: which ranks, from which step; groups that excuse them; damaged events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Digest = Callable[[int, int], int]
 
 
 def found(digest: Digest, groups: Sequence[Group] = (WORLD,), **damage: object) -> list[Finding]:
-    """The findings on ranks whose batches have these digests, by rank and pass."""
+    """The findings on ranks whose batches have these digests, by rank and step."""
     traces = []
     for rank in range(RANKS):
         box = MemoryBox(rank, RANKS, "record")
@@ -48,7 +48,7 @@ def test_all_ranks_or_some() -> None:
     [finding] = found(lambda rank, number: number if rank in (1, 3) else 10 * rank + 20 + number)
     assert finding.culprits == (1, 3)
     [finding] = found(lambda rank, number: number if number > 1 else 10 * rank + number)
-    assert "from training pass 3 on: in 3 of 5 passes" in finding.message
+    assert "from step 3 on: in 3 of 5 steps" in finding.message
 
 
 @pytest.mark.parametrize(
