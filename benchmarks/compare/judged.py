@@ -46,7 +46,6 @@ CAUSES = {
     "SC302": r"dtypes? .*(differ|mismatch|does not match)",
     "SC303": r"tags? .*(differ|mismatch|does not match)",
     "SC304": r"no matching (send|recv|receive)|without (send|recv|receive)",
-    "SC305": r"race|any source",
     "SC401": r"members.*(differ|mismatch)|group.*not.*created",
     "SC402": r"does not belong to the given group|not part of the (given )?group|not a member",
     "SC501": r"never waited|was not waited",
