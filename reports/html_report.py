@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.text import safe
-from simcoll.reports.overview import bandwidth_text, history_rows, job_text, place_text, progress_text
+from simcoll.reports.overview import bandwidth_text, history_rows, job_text, place_text, progress_text, steps_text
 from simcoll.reports.page_shell import Figure, PageTable, chart_data, chart_letters, chart_ops, page
 from simcoll.reports.terminal import ended_text, shown_texts, summary_line
 from simcoll.verifier.findings.describe import (
@@ -28,11 +28,11 @@ from simcoll.verifier.findings.describe import (
     fields_text,
     frames_shown,
     group_name,
-    group_text,
     marked_in,
     parting_text,
     record_text,
     source_text,
+    where_text,
 )
 from simcoll.verifier.findings.finding import (
     Finding,
@@ -96,15 +96,13 @@ def finding_views(findings: Sequence[Finding]) -> list[FindingView]:
 
 
 def _view(number: int, finding: Finding) -> FindingView:
-    place = "" if finding.group is None else f"in {group_text(finding.group)}"
-    if place and finding.sequence is not None:
-        place += f", collective {finding.sequence}"
+    where = where_text(finding)
     return FindingView(
         number,
         RULES[finding.code],
         finding.severity.value,
         finding.message,
-        place,
+        f"in {where}" if where else "",
         ranks_text(finding.culprits) if finding.culprits else "no majority names one",
         fields_text(finding.unknown),
         ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before),
@@ -299,6 +297,7 @@ def _job(report: Report) -> dict[str, object]:
         "progress": [progress_text(one) for one in progress[:_MOST_GROUPS]],
         "more_progress": max(len(progress) - _MOST_GROUPS, 0),
         "speeds": [bandwidth_text(one) for one in speeds[:_MOST_GROUPS]],
+        "steps": [steps_text(one) for one in (() if summary is None else summary.steps)[:_MOST_GROUPS]],
         "more_speeds": max(len(speeds) - _MOST_GROUPS, 0),
         "places": [(ranks_text(place.ranks), place_text(place)) for place in places[:_MOST_PLACES]],
         "more_places": max(len(places) - _MOST_PLACES, 0),

@@ -96,6 +96,7 @@ def finding_document(finding: Finding) -> dict[str, object]:
         if (apart := finding.came_apart) is None
         else {"sequence": apart.sequence, "sides": [_side(side, finding.group) for side in apart.sides]},
         "parted": None if finding.parted is None else _parting(finding.parted),
+        "step": None if finding.step is None else {"number": finding.step.number, "exact": finding.step.exact},
     }
 
 
@@ -201,6 +202,7 @@ def summary_document(summary: Summary) -> dict[str, object]:
         "groups": [_progress(progress) for progress in summary.progress],
         "places": [_place(place) for place in summary.places],
         "bandwidths": [bandwidth_document(bandwidth) for bandwidth in summary.bandwidths],
+        "steps": [{"ended": one.number, "ranks": list(one.ranks), "seconds": one.seconds} for one in summary.steps],
     }
 
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from simcoll.core.ranges import ranks_text, span_text, verb
 from simcoll.core.record import Group, Record
 from simcoll.core.text import plain, safe
-from simcoll.core.units import show_rate, show_size
+from simcoll.core.units import show_rate, show_seconds, show_size
 from simcoll.verifier.findings.describe import NAMELESS, group_name, group_text, source_text
 from simcoll.verifier.findings.finding import (
     DRY_RUN,
@@ -32,6 +32,7 @@ from simcoll.verifier.findings.finding import (
     Mark,
     Place,
     Progress,
+    StepsEnded,
     Summary,
     Timeline,
 )
@@ -55,6 +56,8 @@ def render_summary(summary: Summary) -> RenderableType:
         table.add_row(Text("finished", "dim"), _lines(progress_text(one) for one in summary.progress))
     if summary.places:
         table.add_row(Text("now", "dim"), _places(summary))
+    if summary.steps:
+        table.add_row(Text("steps", "dim"), _lines(map(steps_text, summary.steps)))
     if summary.bandwidths:
         _add_speeds(table, summary)
     return Padding(table, (0, 0, 0, 2))
@@ -105,6 +108,12 @@ def groups_text(progress: Progress) -> str:
         return f"{group_name(first)} ({ranks_text(first.ranks)})"
     named = f" {progress.description}" if progress.description else ""
     return f"{number:,} groups{named} of {_counted(progress.size)} ({ranks_text(progress.members)})"
+
+
+def steps_text(steps: StepsEnded) -> str:
+    """``ranks 0-3 ended 120 steps, the last ones in 0.52 s each``."""
+    pace = "" if steps.seconds is None else f", the last ones in {show_seconds(steps.seconds)} each"
+    return f"{ranks_text(steps.ranks)} ended {steps.number:,} {'step' if steps.number == 1 else 'steps'}{pace}"
 
 
 def bandwidth_text(bandwidth: Bandwidth) -> str:

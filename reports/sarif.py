@@ -16,7 +16,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source
 from simcoll.core.text import safe
 from simcoll.reports.rules import rule_markdown, rule_text
-from simcoll.verifier.findings.describe import advice_of, call_text, group_text
+from simcoll.verifier.findings.describe import advice_of, call_text, where_text
 from simcoll.verifier.findings.finding import Finding, Report, Rule, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 
@@ -128,10 +128,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
 def _sentence(finding: Finding) -> str:
     """Returns the problem, the culprits and the advice: the message stands alone on a code host."""
     culprits = f" Culprits: {ranks_text(finding.culprits)}." if finding.culprits else ""
-    where = ""
-    if finding.group is not None:
-        number = "" if finding.sequence is None else f", collective {finding.sequence}"
-        where = f" In {group_text(finding.group)}{number}."
+    where = f" In {place}." if (place := where_text(finding)) else ""
     return f"{finding.message}.{where}{culprits} {advice_of(finding)}"
 
 
@@ -141,6 +138,7 @@ def _properties(finding: Finding) -> dict[str, object]:
         "culprits": list(finding.culprits),
         "group": None if finding.group is None else finding.group.name,
         "sequence": finding.sequence,
+        "step": None if finding.step is None else finding.step.number,
         "unknown": list(finding.unknown),
     }
 

@@ -25,11 +25,11 @@ from simcoll.verifier.findings.describe import (
     fields_of,
     fields_text,
     frames_shown,
-    group_text,
     marked_in,
     parting_text,
     record_text,
     source_text,
+    where_text,
 )
 from simcoll.verifier.findings.finding import DRY_RUN, Activity, Finding, RankState, Report, Severity, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
@@ -179,9 +179,8 @@ def ended_text(exit_code: int | None) -> str:
 
 def _parts(finding: Finding) -> Iterator[RenderableType]:
     yield plain(finding.message, "bold")
-    if finding.group is not None:
-        place = "" if finding.sequence is None else f", collective {finding.sequence}"
-        yield plain(f"in {group_text(finding.group)}{place}", "dim")
+    if where := where_text(finding):
+        yield plain(f"in {where}", "dim")
     yield Text("")
     if finding.sides:
         yield _sides(finding)

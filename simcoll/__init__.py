@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simcoll.plan.planning import plan
     from simcoll.pricing.price import price
     from simcoll.recorder.dump import dump
+    from simcoll.recorder.steps import mark_steps, step
     from simcoll.simulation.explore import explore
     from simcoll.topology.clusters import cluster
     from simcoll.topology.fat_trees import fat_tree, rail_optimised
@@ -50,12 +51,14 @@ _HOMES = {
     "explore": "simcoll.simulation.explore",
     "fat_tree": "simcoll.topology.fat_trees",
     "flat": "simcoll.topology.graph",
+    "mark_steps": "simcoll.recorder.steps",
     "plan": "simcoll.plan:",
     "preset": "simcoll.topology.presets",
     "price": "simcoll.pricing.price",
     "rail_optimised": "simcoll.topology.fat_trees",
     "read_topology": "simcoll.topology.file",
     "simulate": "simcoll.backends.simulated",
+    "step": "simcoll.recorder.steps",
     "time_estimator": "simcoll.estimator.time_estimator",
     "wrap_process_group": "simcoll.wrapper.hooks",
     "write_topology": "simcoll.topology.file",
@@ -78,12 +81,14 @@ __all__ = [
     "explore",
     "fat_tree",
     "flat",
+    "mark_steps",
     "plan",
     "preset",
     "price",
     "rail_optimised",
     "read_topology",
     "simulate",
+    "step",
     "time_estimator",
     "wrap_process_group",
     "write_topology",

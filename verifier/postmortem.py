@@ -29,6 +29,7 @@ from simcoll.verifier.halts.inferred import stall_of_records
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.membership import calls_of_outsiders
 from simcoll.verifier.views.notes import notes_of_records, with_unknown
+from simcoll.verifier.views.steps import with_steps
 from simcoll.verifier.views.summary import summarise
 
 _MOST_NOTES = 20
@@ -55,7 +56,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     told = with_divergence(explained(job) if known else (), columns)
     ran = ran_by(traces)
     told = with_partings_of_messages(with_partings(told, ran), traces, ran)
-    findings = with_unknown(with_partings_of_exceptions(told, traces), traces)
+    findings = with_steps(with_unknown(with_partings_of_exceptions(told, traces), traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)
     world_size = max([trace.world_size for trace in traces] + [len(job.launched)])
@@ -80,7 +81,7 @@ def standstill(
     columns, agreement = agreement_of(traces)
     job = Job.of(traces, outcome, stall, columns, match_messages(traces))
     findings, proved = explained_while_it_runs(job.disagreeing([*agreement.mismatches, *_unequal(job)]))
-    return tuple(findings), proved
+    return with_steps(findings, traces), proved
 
 
 def exit_code(report: Report, *, strict: bool = False) -> int:

@@ -76,6 +76,10 @@ class Box(Protocol):
         """Write down something else that happened: see :class:`simcoll.core.record.Event`."""
         ...
 
+    def step(self) -> None:
+        """Write down that a training step has ended."""
+        ...
+
     def close(self) -> None:
         """Write no more: the rank ended by itself."""
         ...
@@ -95,4 +99,4 @@ class NoBox:
 
     group = signature = source = _no_index
     schedule = _no_ticket
-    advance = ran_on_device = ended_on_device = mark = resign = event = close = _nothing
+    advance = ran_on_device = ended_on_device = mark = resign = event = step = close = _nothing

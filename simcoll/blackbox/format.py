@@ -83,9 +83,9 @@ HEADER_FIELDS = (
 )
 """The header, from byte 0. ``header_crc`` is the CRC-32 of the bytes before it, ``about_crc`` that of the JSON blob."""
 
-COUNTER_FIELDS = (("lost", "Q"), ("closed_ns", "Q"), ("dumped_ns", "Q"))
+COUNTER_FIELDS = (("lost", "Q"), ("closed_ns", "Q"), ("dumped_ns", "Q"), ("steps", "Q"))
 """Numbers in the header page that change while the rank runs; they stand outside the header's CRC. ``dumped_ns`` is in
-a copy only: the time up to which the copy records the rank.
+a copy only: the time up to which the copy records the rank; ``steps`` counts those that the program has marked.
 """
 
 GROUP_FIELDS = (("dropped", "I"), ("dropped_p2p", "I"), ("dropped_records", "Q"))

@@ -25,6 +25,8 @@ _CLOCK_SET_BACK_NS = 86_400 * 10**9
 _MOST_LOST = 1 << 40
 """No job loses so many entries: more is damage, for the count stands outside of the checksum."""
 
+_MOST_STEPS = 1 << 40
+
 _NAMED = ("simcoll", "torch", "numpy")
 """The distributions whose versions a box states."""
 
@@ -48,6 +50,7 @@ class Header:
     lost: int
     closed_ns: int
     dumped_ns: int
+    steps: int
     about: Mapping[str, object]
     damaged: bool
 
@@ -90,7 +93,7 @@ def unpack_header(page: bytes, name: str) -> Header:
     _check_sizes(values, page, name)
     blob = page[layout.ABOUT_OFFSET : layout.ABOUT_OFFSET + values["about_size"]]
     about = _read_about(blob) if zlib.crc32(blob) == values["about_crc"] else None
-    lost, closed_ns, dumped_ns = layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET)
+    lost, closed_ns, dumped_ns, steps = layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET)
     return Header(
         slot_count=values["slot_count"],
         group_count=values["group_count"],
@@ -107,6 +110,7 @@ def unpack_header(page: bytes, name: str) -> Header:
         lost=lost if lost <= _MOST_LOST else 0,
         closed_ns=_moment(closed_ns, values["wall_ns"]),
         dumped_ns=_moment(dumped_ns, values["wall_ns"]),
+        steps=steps if steps <= _MOST_STEPS else 0,
         about=about or {},
         damaged=about is None,
     )

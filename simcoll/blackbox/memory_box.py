@@ -10,6 +10,7 @@ import numpy as np
 
 from simcoll.blackbox.box import NO_TICKET, Slot
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Source, State
+from simcoll.core.steps import STEP, ended_event, is_marked
 from simcoll.core.trace import ON_DEVICE, SLOT, MemoryTrace
 from simcoll.spec.call import Call
 
@@ -32,6 +33,7 @@ class MemoryBox:
         self._slots: list[Slot] = []
         self._events: list[Event] = []
         self._lock = threading.Lock()
+        self._steps = 0
         self._open = True
 
     def group(self, group: Group) -> int:
@@ -113,6 +115,13 @@ class MemoryBox:
         if self._open:
             self._events.append(Event(kind, self._clock(), data))
 
+    def step(self) -> None:
+        """Write down that a training step has ended."""
+        with self._lock:
+            self._steps += 1
+            if is_marked(self._steps):
+                self.event(STEP, number=self._steps)
+
     def close(self) -> None:
         """Write no more: the rank has ended, or was ended."""
         self._open = False
@@ -128,6 +137,6 @@ class MemoryBox:
                 tuple(self._groups),
                 tuple(self._signatures),
                 tuple(self._lines),
-                tuple(self._events),
+                (*ended_event(self._steps), *self._events),
                 np.array(rows, SLOT),
             )

@@ -23,6 +23,7 @@ from simcoll.blackbox.header import Header, unpack_header
 from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_entries
 from simcoll.core.io import open_at_once, opened_record
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
+from simcoll.core.steps import ended_event
 from simcoll.core.trace import record_at
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
@@ -368,7 +369,7 @@ def _assemble(
         groups=_ordered(entries.groups),
         signatures=_ordered(entries.signatures),
         sources=(*_ordered(entries.sources), UNKNOWN_SOURCE),
-        events=_ordered(entries.events),
+        events=(*ended_event(header.steps), *_ordered(entries.events)),
         dropped=dropped[0],
         dropped_p2p=dropped[1],
         slots=slots[0],

@@ -27,6 +27,7 @@ from simcoll.blackbox.header import pack_header
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
 from simcoll.core.rank_local import ProcessOwned
 from simcoll.core.record import Group, Source, State, frames_document
+from simcoll.core.steps import STEP, is_marked
 from simcoll.spec.call import Call
 
 _Interned = TypeVar("_Interned")
@@ -46,6 +47,7 @@ _SCHEDULED = layout.offset_of(layout.SLOT_FIELDS, "scheduled_ns")
 _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
 _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
 _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
+_STEPS = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "steps")
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
 _MANY = frozenset({"values", "state", "batch"})
 """Events that calls and steps have: they must not take the room of all others."""
@@ -80,6 +82,7 @@ class BlackBoxWriter(ProcessOwned):
         self._signatures: dict[Call, int] = {}
         self._sources: dict[tuple[Source, ...], int] = {}
         self._known: dict[int, tuple[Source, int]] = {}
+        self._steps = 0
         self._open = True
         super().__init__()
 
@@ -224,13 +227,25 @@ class BlackBoxWriter(ProcessOwned):
             if self._append(EntryKind.EVENT, self._events, payload, last_words=last_words, many=many):
                 self._events += 1
 
+    def step(self) -> None:
+        """Write down that a training step has ended: its number always, its time for some (:func:`is_marked`)."""
+        if not self._open:
+            return
+        with self._lock:
+            self._steps += 1
+            _TIME.pack_into(self._map, _STEPS, self._steps)
+            if is_marked(self._steps):
+                self.event(STEP, number=self._steps)
+
     def close(self) -> None:
         """Record that the rank ended by itself, and write no more. The mapping lives as long as the object."""
         if not self._open:
             return
         with self._lock:
             self._open = False
-            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, time.time_ns(), 0)
+            layout.COUNTERS.pack_into(
+                self._map, layout.COUNTERS_OFFSET, self._table.lost, time.time_ns(), 0, self._steps
+            )
             self._table.close()
 
     def save(self, path: Path) -> None:
@@ -310,7 +325,7 @@ class BlackBoxWriter(ProcessOwned):
     ) -> bool:
         written = self._table.append(kind, index, payload, last_words=last_words, many=many)
         if not written:
-            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, 0, 0)
+            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, 0, 0, self._steps)
         return written
 
 

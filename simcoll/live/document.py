@@ -76,6 +76,7 @@ def _rank(one: RankNow) -> dict[str, object]:
         "waiting": one.waiting,
         "late": one.late,
         "step_seconds": one.step_seconds,
+        "steps": one.steps,
         "calls": one.calls,
         "lost": one.lost,
         "exit_code": one.exit_code,

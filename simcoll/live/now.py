@@ -42,8 +42,9 @@ class RankNow:
 
     ``for_seconds`` is the time for which it has waited there, or since its last call; ``waits_for`` are the ranks
     without which its call cannot end. ``waiting`` is the share of its recent time in which it waited for others,
-    ``late`` that in which all others waited for it, ``step_seconds`` the time of a step; None where the records do not
-    tell. ``exit_code`` is that of its process, where a launcher saw it. ``problem`` says why its file cannot be read.
+    ``late`` that in which all others waited for it, ``step_seconds`` the time of a step, ``steps`` the number that the
+    program has marked as ended; None where the records do not tell. ``exit_code`` is that of its process, where a
+    launcher saw it. ``problem`` says why its file cannot be read.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class RankNow:
     waiting: float | None = None
     late: float | None = None
     step_seconds: float | None = None
+    steps: int | None = None
     calls: int = 0
     lost: int = 0
     exit_code: int | None = None

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.record import Group, State
+from simcoll.core.steps import period_of
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED, ON_DEVICE, SLOT, Slots
-from simcoll.pricing.rank_program import came_ns, period_of
+from simcoll.pricing.rank_program import came_ns
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -195,7 +196,7 @@ def _spans(records: Records) -> Floats:
 def step_seconds(records: Records) -> Floats:
     """The median time of a rank's last steps in seconds, NaN where its calls do not repeat.
 
-    A step is what :func:`simcoll.pricing.rank_program.period_of` finds: the shortest sequence of calls (group,
+    A step is what :func:`simcoll.core.steps.period_of` finds: the shortest sequence of calls (group,
     signature and line) that repeats.
     """
     found = np.full(len(records.ranks), np.nan)

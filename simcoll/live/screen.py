@@ -13,7 +13,7 @@ from simcoll.core.ranges import ranks_text, span_text
 from simcoll.core.text import plain
 from simcoll.core.units import show_seconds
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
-from simcoll.live.words import call_text, doing_text
+from simcoll.live.words import call_text, doing_text, steps_text
 from simcoll.verifier.findings.describe import group_name, source_text
 from simcoll.verifier.findings.finding import Severity
 
@@ -98,8 +98,8 @@ def _shown_groups(job: JobNow, choice: Choice) -> Sequence[GroupNow]:
 
 def _head(job: JobNow, choice: Choice) -> RenderableType:
     facts = [f"{len(job.ranks):,} of {job.world_size:,} ranks", f"mode {job.mode}"]
-    if job.step_seconds is not None:
-        facts.append(f"step {show_seconds(job.step_seconds)}")
+    if ended := steps_text(job):
+        facts.append(ended)
     if job.calls_per_second is not None:
         facts.append(f"{job.calls_per_second:,.0f} calls/s")
     if choice.paused:
@@ -171,7 +171,10 @@ def _one_rank(job: JobNow, rank: int) -> Iterator[RenderableType]:
     table.add_row("call", plain(call_text(one)))
     for frame in () if one.record is None else one.record.source.callers:
         table.add_row("", plain(f"from {source_text(frame)}"))
-    table.add_row("waits, late, step", plain(f"{_share(one.waiting)}  {_share(one.late)}  {one.step_seconds or ''}"))
+    pace = "" if one.step_seconds is None else show_seconds(one.step_seconds)
+    table.add_row("waits, late, step", plain(f"{_share(one.waiting)}  {_share(one.late)}  {pace}"))
+    if one.steps is not None:
+        table.add_row("steps", f"{one.steps:,} ended")
     table.add_row("calls", plain(f"{one.calls:,}, of which {one.lost:,} entries were lost"))
     yield table
 

@@ -25,6 +25,7 @@ from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.process import stat_fields
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, State
+from simcoll.core.steps import StepMarks
 from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
 from simcoll.live.records import (
@@ -173,6 +174,7 @@ class JobWatch:
             row = int(rows[place]) - int(records.bounds[place])
             record = record_at(box, row) if rows[place] >= 0 else None
             end = ends.get(box.rank)
+            marks = StepMarks.of(box.events)
             group = box.groups[int(tail.slots[row]["group"])] if record is not None else None
             found.append(
                 RankNow(
@@ -185,7 +187,8 @@ class JobWatch:
                     for_seconds=_seconds_since(record, now),
                     waiting=_known(shares.waiting[place]),
                     late=_known(shares.late[place]),
-                    step_seconds=_known(steps[place]),
+                    step_seconds=_known(steps[place]) if marks is None else marks.seconds,
+                    steps=None if marks is None else marks.ended,
                     calls=tail.newest,
                     lost=0 if tail.header is None else tail.header.lost,
                     exit_code=None if end is None else end.exit_code,

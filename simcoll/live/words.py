@@ -50,6 +50,17 @@ def call_text(one: RankNow) -> str:
     return f"{one.record.call.op} #{number} of {group_name(one.group)} at {at}"
 
 
+def steps_text(job: JobNow) -> str:
+    """``41 to 42 steps ended, 0.52 s each``; the time alone where no step is marked; empty where nothing is known."""
+    ended = [one.steps for one in job.ranks if one.steps is not None]
+    pace = "" if job.step_seconds is None else show_seconds(job.step_seconds)
+    if not ended:
+        return f"a step takes {pace}" if pace else ""
+    least, most = min(ended), max(ended)
+    count = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{count} {'step' if most == 1 else 'steps'} ended{pace and f', {pace} each'}"
+
+
 def _ended_text(job: JobNow) -> str:
     failed = [one for one in job.ranks if one.doing in (Doing.FAILED, Doing.GONE)]
     if failed:
@@ -79,8 +90,8 @@ def _moving_text(job: JobNow) -> str:
         parts.append(
             f"{group_name(view.group)} has finished collective {view.finished}, {view.op} at {source_text(view.source)}"
         )
-    if job.step_seconds is not None:
-        parts.append(f"a step takes {show_seconds(job.step_seconds)}")
+    if ended := steps_text(job):
+        parts.append(ended)
     late = [one for one in job.ranks if (one.late or 0.0) >= _NOTICEABLE]
     if late:
         worst = max(late, key=lambda one: one.late or 0.0)

@@ -11,9 +11,10 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.core.steps import Steps
 from simcoll.errors import PricingError
 from simcoll.pricing.job import RecordedJob
-from simcoll.pricing.rank_program import WAIT, Program, Steps
+from simcoll.pricing.rank_program import WAIT, Program
 from simcoll.pricing.roofline import PEAKS, Rates
 
 Floats = npt.NDArray[np.float64]

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.core.steps import Steps
 from simcoll.core.trace import Trace
 from simcoll.pricing.device_ops import EVENT, Key
-from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program, Steps
+from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program
 from simcoll.pricing.roofline import NOTHING, PEAKS, Rates, Work, WorkBetween, parse_work
 
 _KINDS = {"l": LAUNCH, "s": LAUNCH, "w": WAIT}

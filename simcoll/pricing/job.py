@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import Group, State
+from simcoll.core.steps import Steps
 from simcoll.core.trace import Trace
 from simcoll.pricing.device_trace import DevicePrograms
-from simcoll.pricing.rank_program import Program, Steps, program_of, steps_of
+from simcoll.pricing.rank_program import Program, program_of, steps_of
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind

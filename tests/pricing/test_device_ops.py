@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("torch")
 
 from simcoll.core.record import Event, Group, Record
+from simcoll.core.steps import Steps
 from simcoll.core.trace import MemoryTrace
 from simcoll.dryrun.rank.fake_cuda import Streams
 from simcoll.pricing.device_ops import EVENT, DeviceOrder, Item, Key
 from simcoll.pricing.device_trace import DevicePrograms
-from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program, Steps
+from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program
 from simcoll.spec.call import Buffer, Call
 from tests.support.traces import trace_of
 

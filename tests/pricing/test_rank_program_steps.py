@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcoll.pricing.rank_program import Steps, period_of
+from simcoll.core.steps import Steps, period_of
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ LAYERS = (
     "simcoll.plan",
     "simcoll.live",
     "simcoll.testing",
+    "simcoll.callbacks",
     "simcoll.cli",
 )
 """From the bottom to the top: packages, and the modules of ``simcoll`` itself that others import. Its ``__init__`` and

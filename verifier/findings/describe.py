@@ -219,6 +219,16 @@ def group_text(group: Group) -> str:
     return f"group {group.name} ({description}{ranks_text(group.ranks)}{guessed})"
 
 
+def where_text(finding: Finding) -> str:
+    """``group 0 (default_pg, ranks 0-3), collective 3, step 2``: the parts that are known; empty where none is."""
+    parts = [] if finding.group is None else [group_text(finding.group)]
+    if finding.group is not None and finding.sequence is not None:
+        parts.append(f"collective {finding.sequence}")
+    if finding.step is not None:
+        parts.append(str(finding.step))
+    return ", ".join(parts)
+
+
 def record_text(record: Record, *, ended_known: bool = True, placed: bool = True) -> str:
     """``all_reduce #6 of group 0, completed, at train.py:41 in step``.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
+from simcoll.core.steps import StepNumber
 from simcoll.spec.call import Call
 
 DRY_RUN = "preflight"
@@ -93,11 +94,20 @@ class Bandwidth:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsEnded:
+    """The ranks (global) that have marked ``number`` steps as ended; ``seconds`` is the time of their last steps."""
+
+    number: int
+    ranks: tuple[int, ...]
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The activity of the job. ``kinds`` are the modes or the kinds of dump that the data is from.
 
     Times are nanoseconds of the wall clock, 0 where no record has one. ``unknown`` are the fields of a call that the
-    data never states.
+    data never states. ``steps`` is empty where the program marks no steps.
     """
 
     world_size: int
@@ -109,6 +119,7 @@ class Summary:
     places: tuple[Place, ...] = ()
     unknown: tuple[str, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
+    steps: tuple[StepsEnded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +270,7 @@ class Finding:
     lists the fields of the call in which the sides differ, ``unknown`` those that the data cannot say. ``before``
     holds the last collectives of the group on which the ranks agreed, oldest first. ``came_apart`` is where they had
     come apart by then, if their lines tell; ``parted`` the line that parted them, if the program's text tells.
+    ``step`` is the training step of its call, if the records tell.
     """
 
     code: str
@@ -274,6 +286,7 @@ class Finding:
     before: tuple[Record, ...] = ()
     came_apart: EarlierDivergence | None = None
     parted: Parting | None = None
+    step: StepNumber | None = field(default=None, compare=False)
 
 
 class RankStatus(Enum):

@@ -26,6 +26,7 @@ from simcoll.verifier.findings.describe import NAMELESS
 from simcoll.verifier.findings.finding import Activity, Bandwidth, Place, Progress, RankState, RankStatus, Summary
 from simcoll.verifier.halts.failures import Failure
 from simcoll.verifier.halts.job import device_row
+from simcoll.verifier.views.steps import steps_ended
 
 _OPEN = (State.SCHEDULED, State.STARTED)
 _INSIDE = (*_OPEN, State.FAILED, State.REJECTED)
@@ -51,6 +52,7 @@ def summarise(
         _places(traces, states, failures, stall),
         tuple(sorted(set[str]().union(*(trace.unknown for trace in traces)))),
         bandwidths(groups),
+        steps_ended(traces),
     )
 
 

@@ -1,0 +1,188 @@
+"""The steps of a training loop: marked by the program (``simcoll.step``), or found where its calls repeat.
+
+Marks are thinned out, so that a long job leaves a few hundred of them: the number of steps that have ended is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.record import Event, number
+from simcoll.core.trace import Slots
+
+Tokens = npt.NDArray[np.int64]
+
+STEP = "step"
+"""The kind of the event that marks the end of a step."""
+
+STEPS = "steps"
+"""The kind of the event that tells how many steps had ended when the record was read; it has no time."""
+
+_EXACT_BITS = 8
+_PACE_MARKS = 8
+_MOST = (1 << 62) - 1
+
+LEAST_STEPS = 3
+"""A sequence of calls is a step if it comes at least so often, one after the other."""
+
+_COVERED = 0.5
+"""So much of all calls must stand in steps."""
+
+_AS_GOOD = 0.9
+"""A shorter period is preferred to one that covers a little more."""
+
+_TRIED = 48
+
+
+def is_marked(ended: int) -> bool:
+    """True if the end of step ``ended`` (from 1) is written down: all of the first 255, then 128 per doubling."""
+    return ended % (1 << max(0, ended.bit_length() - _EXACT_BITS)) == 0
+
+
+def ended_event(ended: int) -> tuple[Event, ...]:
+    """The event that tells how many steps had ended when a record was read; none where no step was marked."""
+    return (Event(STEPS, 0, {"ended": ended}),) if ended else ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumber:
+    """The number of a step, from 1; not ``exact`` where it is worked out from thinned marks, or from repeated calls."""
+
+    number: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"{'' if self.exact else 'about '}step {self.number:,}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepMarks:
+    """The marks of one rank: the ``numbers`` of ended steps, their times (wall clock, ns), and how many ``ended``."""
+
+    numbers: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+    ended: int
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> StepMarks | None:
+        """The marks among a rank's events; None where the program marked no steps."""
+        marks: list[tuple[int, int]] = []
+        ended = 0
+        for event in events:
+            if event.kind == STEPS:
+                ended = min(max(ended, number(event, "ended") or 0), _MOST)
+            elif event.kind == STEP:
+                before, since = marks[-1] if marks else (0, 0)
+                at = number(event, "number") or 0
+                # A damaged mark, or a clock that was set back: the others tell.
+                if before < at <= _MOST and since <= event.time_ns <= _MOST:
+                    marks.append((at, event.time_ns))
+        if not marks:
+            return None
+        numbers, times = np.array(marks, np.int64).T
+        return cls(numbers, times, max(ended, int(numbers[-1])))
+
+    def at(self, time_ns: int, *, last: bool = False) -> StepNumber:
+        """The step that ran at a time; ``last`` says that the rank was seen no later."""
+        place = int(np.searchsorted(self.times, time_ns, side="right"))
+        before = int(self.numbers[place - 1]) if place else 0
+        if place == len(self.numbers):
+            if last or self.ended == before:
+                return StepNumber(self.ended + 1, exact=True)
+            passed = (time_ns - int(self.times[-1])) / 1e9
+            return StepNumber(min(before + 1 + int(passed / (self.seconds or passed)), self.ended + 1), exact=False)
+        after = int(self.numbers[place])
+        if after == before + 1:
+            return StepNumber(after, exact=True)
+        begun = int(self.times[place - 1]) if place else time_ns
+        share = (time_ns - begun) / max(int(self.times[place]) - begun, 1)
+        return StepNumber(before + 1 + int(share * (after - before - 1)), exact=False)
+
+    @property
+    def seconds(self) -> float | None:
+        """The mean time of the last steps in seconds; None where fewer than two were marked."""
+        count = min(_PACE_MARKS, len(self.numbers) - 1)
+        if not count:
+            return None
+        steps = int(self.numbers[-1] - self.numbers[-1 - count])
+        return max(float(self.times[-1] - self.times[-1 - count]), 1.0) / 1e9 / steps
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """One rank's steps among its matched calls: the first call of the first step, calls of a step, how many steps."""
+
+    first: int
+    period: int
+    count: int
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """The place of each step's first call."""
+        return self.first + self.period * np.arange(self.count)
+
+    @property
+    def stop(self) -> int:
+        """The place behind the last step."""
+        return self.first + self.period * self.count
+
+
+def call_tokens(slots: Slots) -> Tokens:
+    """One number a call: equal for calls of one group, signature and line."""
+    columns = [slots[name].astype(np.int64) for name in ("group", "signature", "source")]
+    tokens = columns[0]
+    for column in columns[1:]:
+        tokens = tokens * (int(column.max(initial=0)) % (1 << 20) + 1) + column % (1 << 20)
+    return tokens
+
+
+def period_of(tokens: Tokens) -> Steps | None:
+    """The shortest sequence whose repetition makes up most of all calls; what comes before and after may differ."""
+    best: tuple[int, int, int] | None = None
+    for period in sorted(_candidates(tokens)):
+        first, covered = _longest(tokens, period)
+        if covered // period < LEAST_STEPS or covered < _COVERED * len(tokens):
+            continue
+        if best is None or best[2] < _AS_GOOD * covered:
+            best = period, first, covered
+    return None if best is None else Steps(best[1], best[0], best[2] // best[0])
+
+
+def _candidates(tokens: Tokens) -> set[int]:
+    """Distances between calls that are alike: of each kind of call, the two that occur most often, and sums of those.
+
+    The rarest kinds that come often enough tell most: a call that a step makes once comes a period apart.
+    """
+    found: set[int] = set()
+    _, place, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+    for kind in np.argsort(counts, kind="stable"):
+        if counts[kind] < LEAST_STEPS:
+            continue
+        places = np.flatnonzero(place == kind)
+        found.update(_common(np.diff(places)))
+        # Of a kind that a step has several times, every so many-th is a period away.
+        every = range(2, min(len(places) // LEAST_STEPS, 8) + 1)
+        found.update(distance for step in every for distance in _common(places[step:] - places[:-step])[:1])
+        if len(found) >= _TRIED:
+            break
+    return {distance for distance in found if distance * LEAST_STEPS <= len(tokens)}
+
+
+def _common(distances: Tokens) -> list[int]:
+    values, counts = np.unique(distances, return_counts=True)
+    return [int(value) for value in values[np.argsort(-counts, kind="stable")[:2]]]
+
+
+def _longest(tokens: Tokens, period: int) -> tuple[int, int]:
+    """The begin and the length of the longest stretch in which each call is that of a period before."""
+    same = np.concatenate([[False], tokens[period:] == tokens[:-period], [False]])
+    turns = np.flatnonzero(np.diff(same.astype(np.int8)))
+    begins, ends = turns[::2], turns[1::2]
+    if not len(begins):
+        return 0, 0
+    longest = int(np.argmax(ends - begins))
+    return int(begins[longest]), int(ends[longest] - begins[longest]) + period
