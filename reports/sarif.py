@@ -15,6 +15,7 @@ from urllib.parse import quote
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source
 from simcoll.core.text import safe
+from simcoll.reports.advice import advice_document
 from simcoll.reports.rules import rule_markdown, rule_text
 from simcoll.verifier.findings.describe import advice_of, call_text, group_text
 from simcoll.verifier.findings.finding import Finding, Report, Rule, Side, Verdict
@@ -54,6 +55,7 @@ def _run(report: Report, exit_code: int, places: _Places) -> dict[str, object]:
             "worldSize": report.world_size,
             "mode": report.mode,
             "agreed": report.agreed,
+            **({} if report.advice is None else {"advice": advice_document(report.advice)}),
         },
     }
 

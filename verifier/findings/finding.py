@@ -12,6 +12,7 @@ from enum import Enum
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.spec.call import Call
+from simcoll.verifier.findings.advice import Advice
 
 DRY_RUN = "preflight"
 """The mode of records that ranks made one by one, alone: their times have no meaning."""
@@ -336,7 +337,8 @@ class Report:
 
     ``messages`` counts the messages whose two ends are known and agree.
     ``summary`` is None where no rank left a record; ``shown`` is None where nothing is hidden. ``histories`` and
-    ``timeline`` are there if they were asked for. ``coverage`` is None but for a dry run.
+    ``timeline`` are there if they were asked for. ``coverage`` is None but for a dry run. ``advice`` says who
+    should act on a job that failed; None for others, and where nothing is known of its hosts.
     """
 
     verdict: Verdict
@@ -352,6 +354,7 @@ class Report:
     timeline: Timeline | None = None
     messages: int = 0
     coverage: Coverage | None = None
+    advice: Advice | None = None
 
 
 @dataclass(frozen=True, slots=True)
