@@ -34,18 +34,18 @@ how strong that is, and whether a restart helps. The lines are the last of the r
 | `network` | who runs the network |
 | `unknown` | nobody yet: the evidence does not say |
 
-`weak` evidence fits other causes too, and never says `no` or `without hosts` to a restart. Dry runs, simulated ranks and
-jobs that ended well get no advice.
+`weak` evidence fits other causes too, and never says `no` or `without hosts` to a restart. Dry runs, simulated ranks
+and jobs that ended well get no advice.
 
 ## What is read
 
-| evidence | where it is from |
-|---|---|
-| findings, exceptions, exit codes and signals | the records, and the launcher's account |
-| kills for want of memory | `memory.events` (cgroup v2) or `memory.oom_control` (v1) of the launcher's own cgroup, before and after |
-| the kernel's log | `/dev/kmsg`, where the kernel lets the user read it (`kernel.dmesg_restrict`); only lines since the job began |
-| a log that somebody saved | `dmesg*` in the folder of the records: `dmesg-HOST.txt` names the host; write it by `dmesg --time-format iso`, as a line without its time is weak evidence |
-| NCCL's RAS | `ncclras*.json` in the folder, as `ncclras -f json` prints it (NCCL 2.28.7 and newer) |
+* The records and the launcher's account: findings, exceptions, exit codes and signals.
+* Kills for want of memory: `memory.events` (cgroup v2) or `memory.oom_control` (v1) of the launcher's own cgroup,
+  before and after.
+* The kernel's log since the job began: `/dev/kmsg`, where the kernel lets the user read it (`kernel.dmesg_restrict`).
+* A kernel log that somebody saved in the folder of the records as `dmesg*`; `dmesg-HOST.txt` names the host. Write it
+  by `dmesg --time-format iso`: a line without its time is weak evidence.
+* What NCCL's RAS said: `ncclras*.json` in the folder, as `ncclras -f json` prints it (NCCL 2.28.7 and newer).
 
 `simcoll run` leaves what its host's kernel said of a job that failed in `host.json` (`host-HOST-PID.json` on several
 nodes), so that `simcoll verify` says the same later. Texts of the kernel's log that are understood:
@@ -62,9 +62,9 @@ and switches, for which no format is documented that holds across vendors; count
 ## Restarts by cause
 
 `simcoll run --max-restarts N --restart-by-cause` judges each attempt that failed before torch's agent starts the ranks
-again. It does not start them where `restart` is `no`, nor on a host that `without hosts` names: with `--nnodes MIN:MAX` the
-other nodes go on without it. It says why in one line. Where nothing is known, ranks are started again, as without the
-option. Ranks that are only stopped by their launcher, as others failed, are no evidence.
+again. It does not start them where `restart` is `no`, nor on a host that `without hosts` names: with `--nnodes MIN:MAX`
+the other nodes go on without it. It says why in one line. Where nothing is known, ranks are started again, as without
+the option. Ranks that are only stopped by their launcher, as others failed, are no evidence.
 
 ## Rules
 
@@ -76,11 +76,11 @@ beside another cause.
 _XIDS = """
 ## Xids
 
-NVIDIA's [catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) says for each Xid of Ampere and
-newer GPUs what to do at once (column "Immediate Action"). Those of the first two groups are faults of the machine; those of
-NVLink where the line says `Fatal`, or states no severity (74). Those of the last group follow from the work that a
-program gave to the GPU, or from a fault: they are quoted beside a device error, and prove nothing by themselves. All
-others are passed over.
+NVIDIA's [catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) says for each Xid of Ampere
+and newer GPUs what to do at once (column "Immediate Action"). Those of the first two groups are faults of the machine;
+those of NVLink where the line says `Fatal`, or states no severity (74). Those of the last group follow from the work
+that a program gave to the GPU, or from a fault: they are quoted beside a device error, and prove nothing by themselves.
+All others are passed over.
 
 | the catalogue says | Xids |
 |---|---|
