@@ -118,7 +118,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
         "ruleIndex": list(RULES).index(finding.code),
         "kind": "fail",
         "level": _LEVELS[finding.severity.value],
-        "message": _message(_sentence(finding)),
+        "message": _message(sentence(finding)),
         "locations": at[:1] or [_nowhere(finding)],
         "relatedLocations": [{"id": number, **location} for number, location in enumerate(related, 1)],
         "stacks": _stacks(finding, places),
@@ -127,7 +127,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
     }
 
 
-def _sentence(finding: Finding) -> str:
+def sentence(finding: Finding) -> str:
     """Returns the problem, the culprits and the advice: the message stands alone on a code host."""
     culprits = f" Culprits: {ranks_text(finding.culprits)}." if finding.culprits else ""
     where = ""

@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     output = Output(json="--json" in arguments)
     try:
         request = split(arguments)
-        output = Output(json=request.json, plain=request.plain)
+        output = Output(json=request.json, plain=request.plain, github=request.github)
         check_request(request)
         if request.mode == "off":
             return _run_plain(request, output)
