@@ -17,15 +17,12 @@ from tests.reports.test_sarif import ROOT, a_report, mismatch
 from tests.support.documents import check_sarif, valid_report
 
 LOG = Evidence("kernel log of node-1", "Xid 79, GPU has fallen off the bus: NVRM: Xid (PCI:0000:3b:00): 79")
+RAS = Evidence("NCCL RAS", "<b>away</b>")
 ADVICE = Advice(
     Suspicion(
         "hardware fault", Cause.MACHINE, Strength.STRONG, Restart.WITHOUT_HOSTS, (LOG,), ranks=(2,), hosts=("node-1",)
     ),
-    (
-        Suspicion(
-            "missing in RAS", Cause.RANK, Strength.WEAK, Restart.UNKNOWN, (Evidence("NCCL RAS", "<b>away</b>"),), (3,)
-        ),
-    ),
+    (Suspicion("missing in RAS", Cause.RANK, Strength.WEAK, Restart.UNKNOWN, (RAS,), (3,)),),
 )
 REPORT = replace(a_report(mismatch()), advice=ADVICE)
 
