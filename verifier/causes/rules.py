@@ -8,6 +8,7 @@ known to be at fault.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -215,12 +216,12 @@ _NVLINK: Final = 74
 
 
 def _killed_for_memory(at: Situation) -> list[Suspicion]:
-    """A rank was ended by SIGKILL (also exit code 137) for want of memory, by its kernel's log or by the count of kills
-    in its memory cgroup: program, strong, restart no where the limit of a cgroup was reached; machine, weak where the
-    host had no memory left, whoever used it.
+    """A rank was ended by SIGKILL (also exit code 137), or failed as a worker of its DataLoader was, for want of
+    memory, by its kernel's log or by the count of kills in its memory cgroup: program, strong, restart no where the
+    limit of a cgroup was reached; machine, weak where the host had no memory left, whoever used it.
     """
     found = []
-    for failure in _by_signal(at, signal.SIGKILL):
+    for failure in (*_by_signal(at, signal.SIGKILL), *(one for one in at.own.values() if _WORKER.search(one.message))):
         host = at.host(at.facts.hosts.get(failure.rank, ""))
         kills = [one for one in host.kernel if one.kind is Event.OUT_OF_MEMORY]
         mine = [one for one in kills if one.pid == at.facts.pids.get(failure.rank) or _near(one, failure)]
@@ -236,6 +237,10 @@ def _killed_for_memory(at: Situation) -> list[Suspicion]:
         found.append(_by(at, "killed for memory", *about, [*evidence, _ended(at, failure)], [failure.rank]))
     return found[:1]
 
+
+_WORKER = re.compile(r"DataLoader worker \(pid.{1,80} (?:is killed by signal: Killed|exited unexpectedly)")
+"""The texts with which a DataLoader tells that a worker of it was killed (torch/utils/data/dataloader.py,
+torch/csrc/DataLoader.cpp)."""
 
 _NO_ROOM: Final = (Cause.MACHINE, Strength.WEAK, Restart.UNKNOWN)
 
@@ -292,14 +297,22 @@ def _told_by_exceptions(at: Situation) -> list[Suspicion]:
 
 
 def _alike_on_all(at: Situation) -> list[Suspicion]:
-    """All ranks of the job, two or more, failed alike: program, strong, restart no."""
+    """All ranks of the job, two or more, failed alike: program, strong, restart no. An exception about a connection, a
+    time limit or a service that all use may pass: unknown, weak.
+    """
     ranks, first = tuple(at.own), next(iter(at.own.values()), None)
     if first is None or len(ranks) < 2 or len(ranks) < at.world_size or at.signal_of(first) in _FROM_OUTSIDE:
         return []
     evidence = [_ended(at, first), Evidence("exits", f"all {len(ranks)} ranks failed so")]
-    return [_by(at, "alike on all ranks", Cause.PROGRAM, Strength.STRONG, Restart.NO, evidence, ranks)]
+    outside = _SERVICES.search(first.type) is not None
+    about = _OPEN if outside else (Cause.PROGRAM, Strength.STRONG, Restart.NO)
+    return [_by(at, "alike on all ranks", *about, evidence, ranks)]
 
 
+_SERVICES = re.compile(r"Connection|Timeout|HTTP|URLError|SSL|gaierror|^OSError$|^ClientError$")
+"""Types of exceptions about what lies outside of the program, such as a store of data that all ranks read."""
+
+_OPEN: Final = (Cause.UNKNOWN, Strength.WEAK, Restart.UNKNOWN)
 _FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
 
 

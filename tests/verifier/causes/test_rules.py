@@ -13,10 +13,15 @@ import pytest
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall
 from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.agreement.p2p_matching import Matching
+from simcoll.verifier.causes.advise import advise
 from simcoll.verifier.causes.facts import HostFacts, JobFacts, RasRank
 from simcoll.verifier.causes.kernel_log import kernel_events
 from simcoll.verifier.causes.rules import RULE_LIST
 from simcoll.verifier.findings.advice import Advice, Cause, Restart, Strength
+from simcoll.verifier.findings.finding import Finding, Parting
+from simcoll.verifier.findings.rules import RULES
+from simcoll.verifier.halts.job import Job
 from simcoll.verifier.postmortem import judge
 from tests.support.traces import trace_of
 
@@ -149,6 +154,12 @@ def test_all_ranks_that_fail_alike_are_the_program() -> None:
     assert believed(told) == ("alike on all ranks", Cause.PROGRAM, *STRONG_NO)
 
 
+@pytest.mark.parametrize("kind", ["ConnectionError", "ReadTimeoutError", "HTTPError", "OSError"])
+def test_a_service_that_all_ranks_use_may_come_back(kind: str) -> None:
+    told = advice(dict.fromkeys(range(4), (kind, "the bucket does not answer")))
+    assert believed(told) == ("alike on all ranks", Cause.UNKNOWN, *WEAK)
+
+
 def test_some_that_fail_alike_are_not() -> None:
     assert believed(advice(dict.fromkeys((0, 1), ("ValueError", "x")))) == ("failed alone", Cause.RANK, *WEAK)
 
@@ -180,6 +191,13 @@ def test_a_kill_in_the_kernels_log_by_its_process() -> None:
     assert believed(advice(codes={2: -9}, known=facts(4, [line]))) == ("killed for memory", Cause.PROGRAM, *STRONG_NO)
     other = facts(4, [line.replace("1002", "7")])
     assert believed(advice(codes={2: -9}, known=other))[0] == "ended from outside"
+
+
+@pytest.mark.parametrize("end", ["is killed by signal: Killed. ", "exited unexpectedly"])
+def test_a_worker_of_a_data_loader_that_is_killed(end: str) -> None:
+    raised = {2: ("RuntimeError", f"DataLoader worker (pid(s) 811, 812) {end}")}
+    assert believed(advice(raised, known=facts(kills=1))) == ("killed for memory", Cause.PROGRAM, *STRONG_NO)
+    assert believed(advice(raised, known=facts(kills=0))) == ("failed alone", Cause.RANK, *WEAK)
 
 
 def test_a_host_without_memory() -> None:
@@ -301,3 +319,56 @@ def test_a_job_that_failed_before_any_group() -> None:
     none = judge((), outcome(2, {0: -signal.SIGSEGV}), None, facts(2))
     assert none.advice is not None
     assert believed(none.advice)[0] == "crash"
+
+
+GROUP = Group("0", "default_pg", (0, 1, 2, 3))
+
+
+def of_finding(finding: Finding, *handled: Event, ranks: int = 4) -> Advice:
+    """The advice on a job of which this is the only finding; rank 3 has handled exceptions."""
+    made = [trace_of(rank, ranks, [GROUP], [], events=handled if rank == 3 else ()) for rank in range(ranks)]
+    told = advise(Job.of(made, None, None, [], Matching()), [finding], ranks, facts(ranks))
+    assert told is not None
+    return told
+
+
+@pytest.mark.parametrize("code", ["SC902", "SC903", "SC904"])
+def test_values_that_one_rank_has_wrong_are_its_machines_perhaps(code: str) -> None:
+    told = of_finding(RULES[code].finding("values", group=GROUP, ranks=GROUP.ranks, culprits=(3,)))
+    assert believed(told) == ("wrong values", Cause.MACHINE, *WEAK)
+    assert (told.believed.ranks, told.believed.hosts) == ((3,), ("node-1",))
+
+
+def test_values_that_nobody_is_named_for() -> None:
+    told = of_finding(RULES["SC902"].finding("values", group=GROUP, ranks=GROUP.ranks))
+    assert believed(told) == ("none", Cause.UNKNOWN, *WEAK)
+
+
+def test_the_first_nan() -> None:
+    told = of_finding(RULES["SC901"].finding("NaN", group=GROUP, ranks=(3,), culprits=(3,)))
+    assert believed(told) == ("wrong values", Cause.RANK, *WEAK)
+
+
+@pytest.mark.parametrize("code", ["SC202", "SC702"])
+def test_calls_that_some_ranks_never_make(code: str) -> None:
+    told = of_finding(RULES[code].finding("skipped", group=GROUP, ranks=GROUP.ranks, culprits=(3,)))
+    assert believed(told) == ("calls left out", Cause.PROGRAM, *STRONG_NO)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "cause"),
+    [("ValueError", "bad record", Cause.RANK), ("OSError", "[Errno 5] Input/output error", Cause.MACHINE)],
+)
+def test_a_call_that_is_left_out_after_an_exception(kind: str, message: str, cause: Cause) -> None:
+    parted = Parting(Source("train.py", 9, "load"), (((3,), f"raised {kind} there"), ((0, 1, 2), "did not")))
+    skipped = RULES["SC202"].finding("skipped", group=GROUP, ranks=GROUP.ranks, culprits=(3,))
+    handled = Event("handling", SECOND, {"type": kind, "message": message, "group": "0", "sequence": 1})
+    told = of_finding(replace(skipped, parted=parted), handled)
+    assert believed(told) == ("exception before the call", cause, *WEAK)
+    assert told.believed.evidence[1].text == f"rank 3 handled {kind}: {message}"
+
+
+def test_warnings_are_no_reason_for_advice() -> None:
+    made = [trace_of(0, 1, [GROUP], [])]
+    warning = RULES["SC801"].finding("late", group=GROUP, ranks=(0,))
+    assert advise(Job.of(made, None, None, [], Matching()), [warning], 1, facts(1)) is None
