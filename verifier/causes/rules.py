@@ -66,7 +66,8 @@ _PROVED: Final = frozenset(
         ),
     }
 )
-_VALUES: Final = frozenset({REPLICAS_DIFFER.code, WRONG_RESULT.code, PARAMETERS_DRIFTED.code})
+_RESULTS: Final = frozenset({REPLICAS_DIFFER.code, WRONG_RESULT.code})
+_OWN_VALUES: Final = frozenset({NON_FINITE_INPUT.code, PARAMETERS_DRIFTED.code})
 _SHELL: Final = 128
 """A shell that ran the rank gives this and the number of the signal that ended it as the exit code."""
 _CRASHES: Final = frozenset({signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS})
@@ -416,14 +417,15 @@ def _lost_connections(at: Situation) -> list[Suspicion]:
 
 
 def _wrong_values(at: Situation) -> list[Suspicion]:
-    """SC902, SC903 or SC904 names one rank whose values differ while its calls agree: machine of that rank, weak:
-    silent corruption, if the program does not write there. SC901: rank, weak.
+    """SC902 or SC903 names one rank whose result differs while its calls agree: machine of that rank, weak: silent
+    corruption, if the program does not write there. SC901, the first NaN, and SC904, weights that drift apart: rank,
+    weak.
     """
     if at.first is None:
         return []
-    if at.first.code in _VALUES and len(at.first.culprits) == 1:
+    if at.first.code in _RESULTS and len(at.first.culprits) == 1:
         return [_weak(at, "wrong values", Cause.MACHINE)]
-    return [_weak(at, "wrong values", Cause.RANK)] if at.first.code == NON_FINITE_INPUT.code else []
+    return [_weak(at, "wrong values", Cause.RANK)] if at.first.code in _OWN_VALUES and at.first.culprits else []
 
 
 def _skipped_after_exception(at: Situation) -> list[Suspicion]:
