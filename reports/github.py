@@ -18,7 +18,7 @@ from simcoll.verifier.findings.finding import Finding, Report
 from simcoll.verifier.findings.rules import RULES
 
 
-def annotations(report: Report, workspace: str) -> Iterator[str]:
+def annotated(report: Report, workspace: str) -> Iterator[str]:
     """One line a finding, and one that says who should act on a job that failed.
 
     Files below ``workspace`` (absolute, GITHUB_WORKSPACE) are named relative to it, as GitHub names those of a commit.

@@ -64,10 +64,10 @@ class Output:
 
         self.render(TerminalReport(report, speeds), lambda: report_document(report))
         if self.github:
-            from simcoll.reports.github import annotations
+            from simcoll.reports.github import annotated
 
             workspace = os.environ.get("GITHUB_WORKSPACE") or str(Path.cwd())
-            for line in annotations(report, workspace):
+            for line in annotated(report, workspace):
                 self.hand_over(line)
 
     def say(self, report: Report, line: str) -> None:

@@ -11,7 +11,7 @@ from simcoll.errors import BAD_INPUT, FINDINGS
 from tests.security.test_security import record
 
 
-def annotations(text: str) -> list[str]:
+def commands(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("::")]
 
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_verify_annotates(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("GITHUB_WORKSPACE", str(folder.parent))
     assert main(["verify", ".", "--github"]) == FINDINGS
-    finding, who = annotations(capsys.readouterr().out)
+    finding, who = commands(capsys.readouterr().out)
     assert finding.startswith("::error file=train.py,line=3,title=SC104 reduce-op-mismatch::rank 0 reduces with sum")
     assert who.startswith(
         "::notice title=simcoll%3A who should act::Cause: the program, strong evidence.%0ARestart: no"
@@ -37,7 +37,7 @@ def test_only_where_it_is_asked_for(
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     assert main(["verify", "."]) == FINDINGS
-    assert annotations(capsys.readouterr().out) == []
+    assert commands(capsys.readouterr().out) == []
 
 
 @pytest.mark.parametrize("command", [["verify", "."], ["preflight", "--world-size", "2", "train.py"]])

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from simcoll.core.record import Source
-from simcoll.reports.github import annotations
+from simcoll.reports.github import annotated
 from simcoll.verifier.findings.finding import Finding, RankSource, Report, Severity
 from tests.reports.test_advice import ADVICE
 from tests.reports.test_sarif import a_report, mismatch
@@ -30,7 +30,7 @@ def unescaped(text: str) -> str:
 
 
 def only(report: Report, workspace: str = ROOT) -> tuple[str, dict[str, str], str]:
-    [line] = annotations(report, workspace)
+    [line] = annotated(report, workspace)
     return read_back(line)
 
 
@@ -62,7 +62,7 @@ def with_file(finding: Finding, file: str) -> Finding:
 
 def test_texts_from_outside_stay_within_their_command() -> None:
     hostile = "100%\r\n::error::owned, a:b\x1b[31m"
-    lines = [*annotations(a_report(with_file(replace(mismatch(), message=hostile), f"/x/{hostile}.py")), ROOT)]
+    lines = [*annotated(a_report(with_file(replace(mismatch(), message=hostile), f"/x/{hostile}.py")), ROOT)]
     assert len(lines) == 1
     assert not set(lines[0]) & set("\r\n\x1b")
     name, about, text = read_back(lines[0])
@@ -73,7 +73,7 @@ def test_texts_from_outside_stay_within_their_command() -> None:
 
 
 def test_who_should_act_is_a_notice() -> None:
-    *_, line = annotations(replace(a_report(mismatch()), advice=ADVICE), ROOT)
+    *_, line = annotated(replace(a_report(mismatch()), advice=ADVICE), ROOT)
     name, about, text = read_back(line)
     assert (name, about) == ("notice", {"title": "simcoll: who should act"})
     cause, restart, *_ = text.splitlines()
