@@ -19,6 +19,7 @@ After a job that failed, [`simcoll run`](run.md) and [`simcoll verify`](verify.m
 how strong that is, and whether a restart helps. The lines are the last of the report on the terminal, a table of
 `report.html`, and `advice` in [`report.json`](report.md#the-advice):
 
+<!-- not run: it takes a GPU that fails -->
 ```text
   cause     a machine (rank 5 on node-3), strong evidence
   evidence  kernel log of node-3: Xid 79, GPU has fallen off the bus: NVRM: Xid (PCI:0000:3b:00): 79, ...
