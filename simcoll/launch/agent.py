@@ -30,6 +30,7 @@ from torch.distributed.launcher import api
 
 from simcoll.autoload import autoload
 from simcoll.blackbox.accounts import LAUNCH_SCHEMA
+from simcoll.core.io import printable
 from simcoll.core.process import signal_name
 
 if TYPE_CHECKING:
@@ -303,4 +304,4 @@ def _restarts(folder: Path) -> RestartByCause | None:
     from simcoll.launch.restarts import BY_CAUSE, RestartByCause
 
     del os.environ[BY_CAUSE]
-    return RestartByCause(folder, lambda line: print(f"simcoll: {line}", file=sys.stderr, flush=True))  # noqa: T201
+    return RestartByCause(folder, lambda line: print(f"simcoll: {printable(line)}", file=sys.stderr, flush=True))  # noqa: T201

@@ -119,6 +119,8 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
                 passed.append(options[name])
     if flags["--restart-by-cause"] and _option(options, environment, "max_restarts", "0") == "0":
         raise RunUsageError("--restart-by-cause goes with --max-restarts N, the most restarts")
+    if flags["--restart-by-cause"] and own.get("--mode") == "off":
+        raise RunUsageError("--restart-by-cause judges records, and --mode off makes none")
     if flags["--github"] and flags["--json"]:
         raise RunUsageError("--github does not go with --json, whose document is all that stdout carries")
     program = next((argument for argument in rest if argument != "--"), None)

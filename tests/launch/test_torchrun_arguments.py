@@ -66,6 +66,8 @@ def test_restarts_by_cause_need_restarts():
     assert not split(["--max-restarts=2", "train.py", "--restart-by-cause"]).restart_by_cause
     with pytest.raises(RunUsageError, match="goes with --max-restarts"):
         split(["--restart-by-cause", "train.py"])
+    with pytest.raises(RunUsageError, match="--mode off makes none"):
+        split(["--mode", "off", "--max-restarts", "2", "--restart-by-cause", "train.py"])
 
 
 def test_annotations_do_not_go_with_json():
