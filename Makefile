@@ -162,6 +162,7 @@ pages: $(READY)  ## write the pages anew that are made from code and data: colle
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
 	@$(BIN)/python docs/verdict.py
+	@$(BIN)/python docs/causes.py
 	@$(BIN)/python docs/scenario_keys.py
 	@$(BIN)/python docs/gallery.py
 	@$(BIN)/python docs/comparison_tables.py

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.text import safe
+from simcoll.reports.advice import advice_rows
 from simcoll.reports.overview import bandwidth_text, history_rows, job_text, place_text, progress_text, steps_text
 from simcoll.reports.page_shell import Figure, PageTable, chart_data, chart_letters, chart_ops, page
 from simcoll.reports.terminal import ended_text, shown_texts, summary_line
@@ -262,6 +263,7 @@ def html_report(
         line=line,
         asides=[*shown_texts(report), *(f"note: {note}" for note in report.notes)],
         findings=finding_views(report.findings),
+        advice=[] if report.advice is None else advice_rows(report.advice),
         rules=[RULES[code] for code in sorted({finding.code for finding in report.findings})],
         chart=chart,
         chart_ops=chart_ops,

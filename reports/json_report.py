@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import cast
 
 from simcoll.core.record import Group, Record, Source
+from simcoll.reports.advice import advice_document
 from simcoll.spec.call import Call
 from simcoll.verifier.findings.describe import advice_of, global_rank
 from simcoll.verifier.findings.finding import (
@@ -48,6 +49,7 @@ def json_report(report: Report) -> dict[str, object]:
         "ranks": [_rank(state) for state in report.ranks],
         "notes": list(report.notes),
         "summary": None if report.summary is None else summary_document(report.summary),
+        "advice": None if report.advice is None else advice_document(report.advice),
     }
     if (coverage := report.coverage) is not None:
         document["coverage"] = {"complete": coverage.complete, **asdict(coverage), "gaps": [*coverage.gaps]}

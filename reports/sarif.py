@@ -15,6 +15,7 @@ from urllib.parse import quote
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source
 from simcoll.core.text import safe
+from simcoll.reports.advice import advice_document
 from simcoll.reports.rules import rule_markdown, rule_text
 from simcoll.verifier.findings.describe import advice_of, call_text, where_text
 from simcoll.verifier.findings.finding import Finding, Report, Rule, Side, Verdict
@@ -54,6 +55,7 @@ def _run(report: Report, exit_code: int, places: _Places) -> dict[str, object]:
             "worldSize": report.world_size,
             "mode": report.mode,
             "agreed": report.agreed,
+            **({} if report.advice is None else {"advice": advice_document(report.advice)}),
         },
     }
 
@@ -116,7 +118,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
         "ruleIndex": list(RULES).index(finding.code),
         "kind": "fail",
         "level": _LEVELS[finding.severity.value],
-        "message": _message(_sentence(finding)),
+        "message": _message(sentence(finding)),
         "locations": at[:1] or [_nowhere(finding)],
         "relatedLocations": [{"id": number, **location} for number, location in enumerate(related, 1)],
         "stacks": _stacks(finding, places),
@@ -125,7 +127,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
     }
 
 
-def _sentence(finding: Finding) -> str:
+def sentence(finding: Finding) -> str:
     """Returns the problem, the culprits and the advice: the message stands alone on a code host."""
     culprits = f" Culprits: {ranks_text(finding.culprits)}." if finding.culprits else ""
     where = f" In {place}." if (place := where_text(finding)) else ""

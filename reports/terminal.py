@@ -17,6 +17,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source
 from simcoll.core.text import Outside, plain, safe
 from simcoll.core.units import counted
+from simcoll.reports.advice import render_advice
 from simcoll.reports.overview import TimelineText, render_histories, render_speeds, render_summary
 from simcoll.verifier.findings.describe import (
     Field,
@@ -59,6 +60,8 @@ class TerminalReport:
         elif self.speeds and self.report.summary is not None and self.report.summary.bandwidths:
             yield render_speeds(self.report.summary)
         yield from (FindingPanel(finding) for finding in self.report.findings)
+        if self.report.advice is not None:
+            yield render_advice(self.report.advice)
         if self.report.histories:
             yield render_histories(self.report.histories)
         if self.report.timeline is not None:

@@ -20,6 +20,8 @@ from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_m
 from simcoll.verifier.agreement.parted import ran_by, with_partings
 from simcoll.verifier.agreement.parted_exceptions import with_partings_of_exceptions
 from simcoll.verifier.agreement.parted_messages import with_partings_of_messages
+from simcoll.verifier.causes.advise import advise
+from simcoll.verifier.causes.facts import JobFacts
 from simcoll.verifier.explanations import explained, explained_while_it_runs
 from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.findings.rules import RULES
@@ -36,11 +38,16 @@ _MOST_NOTES = 20
 """So many notes on damaged records are shown."""
 
 
-def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: Stall | None = None) -> Report:
+def judge(
+    traces: Sequence[Trace],
+    outcome: LaunchOutcome | None = None,
+    stall: Stall | None = None,
+    facts: JobFacts | None = None,
+) -> Report:
     """Judge a job by its ranks' traces (any subset of them) and by how their processes ended, if that is known.
 
     ``stall`` is the stall for which the job was ended. Where no launcher has seen how the job ended, the records
-    themselves may show a stall.
+    themselves may show a stall. With ``facts`` about its hosts the report says who should act on a job that failed.
 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is not one.
     """
@@ -71,6 +78,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
         (*notes, *notes_of_records(job, findings)),
         summarise(shown, states, job.failures, stall, world_size, columns) if traces else None,
         messages=agreed_messages(job.matching),
+        advice=None if facts is None else advise(job, findings, world_size, facts),
     )
 
 

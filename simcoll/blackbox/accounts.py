@@ -53,6 +53,7 @@ class LaunchAccount:
     interrupted: str | None = None
     node: int = 0
     world_size: int = 0
+    host: str = ""
 
     @property
     def ended(self) -> bool:
@@ -75,6 +76,7 @@ def read_launch(path: Path) -> LaunchAccount:
         interrupted if isinstance(interrupted, str) else None,
         _whole_or_0(document.get("node")),
         _whole_or_0(document.get("world_size")),
+        str(document.get("host") or ""),
     )
 
 

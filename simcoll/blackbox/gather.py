@@ -12,6 +12,7 @@ from simcoll.blackbox import BlackBox, UnreadableError
 from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, LaunchAccount, outcome_of
 from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
+from simcoll.blackbox.host_files import HOST_PATTERN, KERNEL_PATTERN, RAS_PATTERN
 from simcoll.blackbox.reader_pool import Progress, read_files
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX
 from simcoll.core.trace import LaunchOutcome, Trace
@@ -20,6 +21,8 @@ from simcoll.verifier.flight_recorder.jobs import merge
 
 _NAMES_RANK = re.compile(r"rank\D{0,2}\d", re.IGNORECASE)
 _OWN = (SUFFIX, STACK_SUFFIX, DUMP_SUFFIX)
+_ACCOUNTS = (LAUNCH_PATTERN, STALL_PATTERN, HOST_PATTERN)
+_BESIDE = (*_ACCOUNTS, KERNEL_PATTERN, RAS_PATTERN, "report.json", "report.html")
 _MOST_NAMED = 20
 """So many files that cannot be read are named."""
 
@@ -175,8 +178,8 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _is_own(path: Path) -> bool:
-    """True for a file that simcoll itself leaves beside the records."""
-    return any(path.match(pattern) for pattern in (LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"))
+    """True for a file that simcoll itself leaves beside the records, or reads there."""
+    return any(path.match(pattern) for pattern in _BESIDE)
 
 
 def one_run(boxes: Sequence[BlackBox]) -> tuple[list[BlackBox], list[str]]:

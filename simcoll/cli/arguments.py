@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
 from simcoll.core.io import stated_path
+from simcoll.errors import UsageError
 from simcoll.topology.request import TopologyRequest
 
 if TYPE_CHECKING:
@@ -35,6 +36,19 @@ def add_output_arguments(parser: argparse._ActionsContainer) -> None:
         action="store_true",
         help="text without boxes, colours and progress bars, for logs and screen readers",
     )
+
+
+def add_github_argument(parser: argparse._ActionsContainer) -> None:
+    """Add ``--github`` to a command that judges a job."""
+    parser.add_argument(
+        "--github", action="store_true", help="also print findings as annotations of a GitHub workflow, on stdout"
+    )
+
+
+def check_github(*, github: bool, json: bool) -> None:
+    """Raise UsageError where stdout would carry both annotations and a JSON document."""
+    if github and json:
+        raise UsageError("--github does not go with --json, whose document is all that stdout carries")
 
 
 def add_report_files(parser: argparse._ActionsContainer) -> None:
@@ -93,8 +107,14 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="end the job after so long without progress while a rank waits (default: after 30 seconds, and only if it "
         "is proved that it can never go on)",
     )
+    parser.add_argument(
+        "--restart-by-cause",
+        action="store_true",
+        help="with --max-restarts: do not start ranks again where the cause would make them fail again",
+    )
     add_strict_argument(parser)
     add_output_arguments(parser)
+    add_github_argument(parser)
 
 
 def add_strict_argument(parser: argparse.ArgumentParser) -> None:

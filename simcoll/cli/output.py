@@ -46,12 +46,14 @@ _HEIGHT = 100
 class Output:
     """The output of one command; with ``json`` stdout carries one JSON document and nothing else.
 
-    ``plain`` asks for lines of ASCII in place of pictures, and for no progress bar.
+    ``plain`` asks for lines of ASCII in place of pictures, and for no progress bar; ``github`` for annotations of a
+    workflow below each report.
     """
 
-    def __init__(self, *, json: bool = False, plain: bool = False) -> None:
+    def __init__(self, *, json: bool = False, plain: bool = False, github: bool = False) -> None:
         self.json = json
         self.plain = plain
+        self.github = github
         # Characters that an encoding such as ASCII lacks are written as escapes.
         if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -61,6 +63,12 @@ class Output:
         from simcoll.reports.terminal import TerminalReport
 
         self.render(TerminalReport(report, speeds), lambda: report_document(report))
+        if self.github:
+            from simcoll.reports.github import annotated
+
+            workspace = os.environ.get("GITHUB_WORKSPACE") or str(Path.cwd())
+            for line in annotated(report, workspace):
+                self.hand_over(line)
 
     def say(self, report: Report, line: str) -> None:
         """Put one line on stdout in the report's place; with ``--json`` the report."""

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.cli.arguments import add_dry_run_arguments, add_output_arguments, add_topology_arguments, request_of
+from simcoll.cli.arguments import (
+    add_dry_run_arguments,
+    add_github_argument,
+    add_output_arguments,
+    add_topology_arguments,
+    check_github,
+    request_of,
+)
 from simcoll.cli.output import Output
 from simcoll.core.io import stated_path
 from simcoll.core.ranges import parse_ranks, ranks_text
@@ -40,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 3 also where a rank was not followed to its program's end",
     )
     add_output_arguments(parser)
+    add_github_argument(parser)
     add_topology_arguments(parser)
     parser.add_argument(
         "-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it"
@@ -51,7 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Carry out ``simcoll preflight``; the exit code of the contract."""
     request = request_of(PreflightRequest, options)
-    return preflight(request, Output(json=options.json, plain=options.plain))
+    output = Output(json=options.json, plain=options.plain, github=options.github)
+    try:
+        check_github(github=options.github, json=options.json)
+    except UsageError as error:
+        return output.refuse(BAD_INPUT, str(error))
+    return preflight(request, output)
 
 
 @dataclass(frozen=True, slots=True)

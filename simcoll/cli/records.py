@@ -7,8 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from stat import S_ISDIR
 
-from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, outcome_of, read_launch, read_stalls
+from simcoll.blackbox.accounts import (
+    LAUNCH_PATTERN,
+    STALL_PATTERN,
+    LaunchAccount,
+    outcome_of,
+    read_launch,
+    read_stalls,
+)
 from simcoll.blackbox.gather import RunRecords, matching
+from simcoll.blackbox.host_files import fact_files, job_facts
 from simcoll.cli.output import warn
 from simcoll.core.trace import LaunchOutcome, Stall, Trace
 from simcoll.errors import UsageError
@@ -41,7 +49,9 @@ def judged(records: RunRecords) -> tuple[Report, Sequence[Trace]]:
     """
     if (dry_run := _judged_dry_run(records)) is not None:
         return dry_run
-    return judge(records.traces, _outcome(records), _stall(records)), records.traces
+    launches = _launches(records)
+    facts = job_facts(records.traces, launches, _fact_files(records))
+    return judge(records.traces, _outcome(launches), _stall(records), facts), records.traces
 
 
 def _judged_dry_run(records: RunRecords) -> tuple[Report, Sequence[Trace]] | None:
@@ -59,8 +69,9 @@ def _judged_dry_run(records: RunRecords) -> tuple[Report, Sequence[Trace]] | Non
 
 def failed_at_once(records: RunRecords) -> Report | None:
     """The report on ranks that failed before they recorded anything; None where no launcher's account shows that."""
-    outcome = None if records.unreadable else _outcome(records)
-    report = None if outcome is None else judge((), outcome)
+    launches = [] if records.unreadable else _launches(records)
+    outcome = _outcome(launches)
+    report = None if outcome is None else judge((), outcome, None, job_facts((), launches, _fact_files(records)))
     return report if report is not None and report.verdict is Verdict.FAILED else None
 
 
@@ -76,10 +87,17 @@ def no_records(paths: Sequence[Path]) -> UsageError:
     return UsageError(f"no readable black box (*.simcoll) or Flight Recorder dump in {places}")
 
 
-def _outcome(records: RunRecords) -> LaunchOutcome | None:
-    """The launchers' accounts that lie beside the records; None where the job ran under another launcher."""
-    launches = [launch for launch in map(read_launch, _beside(records, LAUNCH_PATTERN)) if launch.ranks]
+def _launches(records: RunRecords) -> list[LaunchAccount]:
+    """The launchers' accounts that lie beside the records; none where the job ran under another launcher."""
+    return [launch for launch in map(read_launch, _beside(records, LAUNCH_PATTERN)) if launch.ranks]
+
+
+def _outcome(launches: Sequence[LaunchAccount]) -> LaunchOutcome | None:
     return outcome_of(launches) if launches else None
+
+
+def _fact_files(records: RunRecords) -> list[Path]:
+    return [file for folder in records.folders for file in fact_files(folder)]
 
 
 def _stall(records: RunRecords) -> Stall | None:

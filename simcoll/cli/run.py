@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -14,14 +15,17 @@ from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, LaunchAccou
 from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import RunRecords, dumps_beside, files_of, gather, matching
+from simcoll.blackbox.host_files import HOST_PATTERN, fact_files, job_facts, write_host
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, remove_unused, stack_path
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
 from simcoll.core.process import signal_name
 from simcoll.core.trace import Stall
 from simcoll.errors import BAD_INPUT, CANNOT_START, OK
+from simcoll.launch.host_watch import HostWatch
 from simcoll.launch.monitor import Monitor
 from simcoll.launch.preconditions import PreconditionError, check_request, prepare_folder
+from simcoll.launch.restarts import BY_CAUSE
 from simcoll.launch.supervisor import DUMPS, JobEnd, run_job, with_dumps_in
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest, RunUsageError, split
 from simcoll.recorder.store_hint import OWN_RANKS
@@ -34,6 +38,7 @@ INTERRUPTED = 128
 _BEGINNING_BYTES = 4096
 _OTHER_HOST_GRACE_NS = 300 * 10**9
 _OTHER_NODES_SECONDS = 5.0
+_OTHER_HOSTS_SECONDS = 2.0
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     output = Output(json="--json" in arguments)
     try:
         request = split(arguments)
-        output = Output(json=request.json, plain=request.plain)
+        output = Output(json=request.json, plain=request.plain, github=request.github)
         check_request(request)
         if request.mode == "off":
             return _run_plain(request, output)
@@ -72,12 +77,17 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
         _remove_results(folder)
     # Nodes may share the folder: each has an account of its own, and another host's clock may be behind.
     result = folder / ("launch.json" if alone else f"launch-{socket.gethostname()}-{os.getpid()}.json")
+    host = folder / result.name.replace("launch", "host", 1)
     since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
     arguments = [str(os.getpid()), str(result), request.mode, str(folder)]
     command = [sys.executable, "-m", "simcoll.launch.launcher_process", *arguments, *request.torchrun]
     environment = _environment() | ({} if request.values is None else {"SIMCOLL_VALUES": request.values})
+    if request.restart_by_cause:
+        environment[BY_CAUSE] = "1"
+    watch = HostWatch()
     monitor = Monitor(folder, result, since_ns, request.stall, output.warn)
     end = run_job(command, with_dumps_in(folder, environment), sys.stderr.fileno() if output.json else None, monitor)
+    _keep_facts(host, watch, end)
     launch = read_launch(result)
     if not launch.ranks and end == JobEnd(0, None):
         # The job must not fail for a report that cannot be written.
@@ -98,12 +108,24 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
+    if not alone and end != JobEnd(0, None):
+        _await_facts(folder, len(launches), since_ns)
+    facts = job_facts(records.traces, launches, _fresh_facts(folder, since_ns))
     if launch.node != 0 and len(records.traces) == launch.world_size:
         # Another node sees the same files and reports on them all.
-        report = judge(records.traces, records.outcome, stall)
+        report = judge(records.traces, records.outcome, stall, facts)
         output.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
         return exit_code(report, strict=request.strict) or (OK if end.exit_code == 0 else CANNOT_START)
-    return _conclude(records, launch, end, stall, output, folder, nothing, strict=request.strict)
+    report = judge(records.traces, records.outcome, stall, facts)
+    return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
+
+
+def _keep_facts(path: Path, watch: HostWatch, end: JobEnd) -> None:
+    """Save what the host's kernel says of a job that did not end well, beside its records."""
+    facts = watch.facts()
+    if end != JobEnd(0, None) or facts.kernel or facts.oom_kills:
+        with contextlib.suppress(OSError):
+            write_host(path, facts)
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
@@ -130,7 +152,19 @@ def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int) -> list[LaunchAc
         time.sleep(0.1)
 
 
+def _fresh_facts(folder: Path, since_ns: int) -> list[Path]:
+    return [path for path in fact_files(folder) if _changed_ns(path) >= since_ns]
+
+
+def _await_facts(folder: Path, nodes: int, since_ns: int) -> None:
+    """Wait a moment for what the other nodes' hosts know: they write it when their launchers have ended."""
+    deadline = time.monotonic() + _OTHER_HOSTS_SECONDS
+    while len(_fresh(folder, HOST_PATTERN, since_ns)) < nodes and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def _conclude(
+    report: Report,
     records: RunRecords,
     launch: LaunchAccount,
     end: JobEnd,
@@ -141,8 +175,7 @@ def _conclude(
     *,
     strict: bool,
 ) -> int:
-    """Judge the job's records, show the report, choose the exit code; ``nothing`` is the line for no group at all."""
-    report = judge(records.traces, records.outcome, stall)
+    """Show the report, choose the exit code; ``nothing`` is the line for no group at all."""
     for text in (*records.unreadable, *records.notes, *_remarks(launch, end, stall)):
         output.warn(text)
     output.save(report, folder, records.traces)
@@ -186,7 +219,7 @@ def _environment() -> dict[str, str]:
 def _remove_results(folder: Path) -> None:
     """Remove the results of an earlier run from a folder that is given again: they must be the new run's."""
     of_ranks = f"rank*{SUFFIX}", f"rank*{DUMP_SUFFIX}"
-    for pattern in (*of_ranks, LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"):
+    for pattern in (*of_ranks, LAUNCH_PATTERN, STALL_PATTERN, HOST_PATTERN, "report.json", "report.html"):
         for path in folder.glob(pattern):
             if _is_result(path):
                 path.unlink(missing_ok=True)

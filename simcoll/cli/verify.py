@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from simcoll.blackbox.gather import RunRecords, gather
 from simcoll.cli.arguments import (
+    add_github_argument,
     add_output_arguments,
     add_report_files,
     add_strict_argument,
     add_topology_arguments,
+    check_github,
     request_of,
 )
 from simcoll.cli.files import sarif_text, write_file, write_recorded_timeline
@@ -42,6 +44,7 @@ _CALLS = re.compile("0*[1-9][0-9]{0,6}")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``verify`` to its parser."""
     add_output_arguments(parser)
+    add_github_argument(parser)
     add_strict_argument(parser)
     parser.add_argument(
         "paths",
@@ -93,6 +96,7 @@ class VerifyRequest:
     json: bool
     plain: bool
     strict: bool
+    github: bool
     topology: TopologyRequest
 
     def page_topology(self) -> Topology | None:
@@ -117,8 +121,9 @@ def verify(request: VerifyRequest) -> int:
 
     A file that cannot be read is named and left out; where none is left, that is an error.
     """
-    output = Output(json=request.json, plain=request.plain)
+    output = Output(json=request.json, plain=request.plain, github=request.github)
     try:
+        check_github(github=request.github, json=request.json)
         topology, view = request.page_topology(), request.view()
         check_reachable(request.paths)
         with progress_bar(shown=not request.plain) as progress:

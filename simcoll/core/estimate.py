@@ -9,7 +9,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
-from simcoll.core.units import show_rate
+from simcoll.core.notebook import html_table
+from simcoll.core.units import counted, show_rate, show_seconds, show_size
 
 _NONE: Mapping[str, float] = MappingProxyType({})
 
@@ -67,6 +68,18 @@ class Estimate:
         link = self.bottleneck
         ends = {} if link is None else {"source": str(link.source), "target": str(link.target)}
         return asdict(self) | {"terms": dict(self.terms), "bottleneck": None if link is None else asdict(link) | ends}
+
+    def _repr_html_(self) -> str:
+        """The estimate as a notebook shows it."""
+        how = self.algorithm if self.protocol is None else f"{self.algorithm}, {self.protocol}"
+        rows = [
+            ("time", show_seconds(self.seconds)),
+            ("algorithm", how),
+            ("bus bandwidth", show_rate(self.bus_bandwidth)),
+        ]
+        if self.bottleneck is not None:
+            rows.append(("bottleneck", bottleneck_text(self.bottleneck)))
+        return html_table(f"{self.op} of {show_size(self.bytes)} on {counted(self.ranks, 'rank')}", rows)
 
 
 def bottleneck_text(link: Bottleneck) -> str:

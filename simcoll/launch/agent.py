@@ -19,9 +19,10 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch.distributed import run as torchrun
+from torch.distributed.elastic.agent.server import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
@@ -29,7 +30,11 @@ from torch.distributed.launcher import api
 
 from simcoll.autoload import autoload
 from simcoll.blackbox.accounts import LAUNCH_SCHEMA
+from simcoll.core.io import printable
 from simcoll.core.process import signal_name
+
+if TYPE_CHECKING:
+    from simcoll.launch.restarts import RestartByCause
 
 _SETTLE_SECONDS = 2.0
 _ENDING = frozenset({-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT})
@@ -108,14 +113,18 @@ class Ledger:
             if (code := exit_codes.get(entry["local_rank"])) is not None:
                 self.ended(entry, code)
 
+    def await_ends(self) -> None:
+        """Wait for the reports of the last watchers: the agent has ended its workers."""
+        for watcher in self._watchers:
+            watcher.join(_SETTLE_SECONDS)
+
     def settle(self) -> None:
         """The agent has ended: wait for the reports of the last watchers.
 
         torch names every rank that did not return zero, so a process that is gone and was not named returned zero; if
         the job was interrupted, torch names none.
         """
-        for watcher in self._watchers:
-            watcher.join(_SETTLE_SECONDS)
+        self.await_ends()
         unseen = -signal.SIGTERM if self._document["interrupted"] else 0
         for entry in self._document["ranks"]:
             if entry["exit_code"] is None and not Path(f"/proc/{entry['pid']}").exists():
@@ -146,10 +155,26 @@ class Ledger:
 _RUNNING: dict[str, Any] = {"exit_code": None, "signal": None, "ended_ns": 0, "stopped": False, "message": ""}
 
 
-def observed_agent(ledger: Ledger) -> type[LocalElasticAgent]:
-    """The agent of torch, which also tells the ledger when it starts and when it ends its workers."""
+def observed_agent(ledger: Ledger, restarts: RestartByCause | None = None) -> type[LocalElasticAgent]:
+    """The agent of torch, which also tells the ledger when it starts and when it ends its workers.
+
+    Before it restarts workers that failed, it asks ``restarts``, where that is given.
+    """
 
     class ObservedAgent(LocalElasticAgent):
+        def _monitor_workers(self, worker_group: Any) -> Any:
+            result = super()._monitor_workers(worker_group)
+            failed = result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
+            if restarts is not None and failed and self._remaining_restarts > 0:
+                # Their records are complete when all have ended; torch would end them next, too.
+                self._stop_workers(worker_group)
+                ledger.await_ends()
+                if restarts.forbids():
+                    self._remaining_restarts = 0
+                else:
+                    restarts.begin()
+            return result
+
         def _start_workers(self, worker_group: Any) -> dict[int, Any]:
             pids: dict[int, Any] = super()._start_workers(worker_group)
             workers = [
@@ -190,7 +215,7 @@ def _exit_codes(context: Any) -> dict[int, int]:
     return {rank: code for rank, code in codes.items() if code is not None}
 
 
-def launch(ledger: Ledger, arguments: list[str]) -> int:
+def launch(ledger: Ledger, arguments: list[str], restarts: RestartByCause | None = None) -> int:
     """Run a job to its end; 0 if every rank of this node returned zero, 2 for wrong arguments, else 1."""
     try:
         options = _parser().parse_args(arguments)
@@ -199,7 +224,7 @@ def launch(ledger: Ledger, arguments: list[str]) -> int:
         if options.run_path and options.start_method == "fork":
             # These ranks never import torch anew, so that its hook does not run in them.
             autoload()
-        setattr(api, "LocalElasticAgent", observed_agent(ledger))  # noqa: B010
+        setattr(api, "LocalElasticAgent", observed_agent(ledger, restarts))  # noqa: B010
         record(torchrun.run)(options)
     except ChildFailedError as error:
         ledger.failed(error.failures)
@@ -269,4 +294,14 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
     # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
     os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
-    return launch(Ledger(Path(result)), torchrun_arguments)
+    return launch(Ledger(Path(result)), torchrun_arguments, _restarts(Path(out)))
+
+
+def _restarts(folder: Path) -> RestartByCause | None:
+    """The judge of restarts; None where none is asked for, which need not wait for the modules that judge."""
+    if "SIMCOLL_RESTART_BY_CAUSE" not in os.environ:
+        return None
+    from simcoll.launch.restarts import BY_CAUSE, RestartByCause
+
+    del os.environ[BY_CAUSE]
+    return RestartByCause(folder, lambda line: print(f"simcoll: {printable(line)}", file=sys.stderr, flush=True))  # noqa: T201

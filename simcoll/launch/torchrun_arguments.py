@@ -89,6 +89,8 @@ class RunRequest:
     kind: ProgramKind
     local_ranks: int
     nodes: str
+    restart_by_cause: bool = False
+    github: bool = False
 
 
 def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> RunRequest:
@@ -98,7 +100,7 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     """
     environment = os.environ if environment is None else environment
     own: dict[str, str] = {}
-    flags = {"--json": False, "--plain": False, "--strict": False}
+    flags = dict.fromkeys(("--json", "--plain", "--strict", "--restart-by-cause", "--github"), False)
     options: dict[str, str] = {}
     passed: list[str] = []
     rest = list(arguments)
@@ -115,6 +117,12 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
             if argument == name and _takes_value(name, rest):
                 options[name] = _value(name, rest)
                 passed.append(options[name])
+    if flags["--restart-by-cause"] and _option(options, environment, "max_restarts", "0") == "0":
+        raise RunUsageError("--restart-by-cause goes with --max-restarts N, the most restarts")
+    if flags["--restart-by-cause"] and own.get("--mode") == "off":
+        raise RunUsageError("--restart-by-cause judges records, and --mode off makes none")
+    if flags["--github"] and flags["--json"]:
+        raise RunUsageError("--github does not go with --json, whose document is all that stdout carries")
     program = next((argument for argument in rest if argument != "--"), None)
     if program is None:
         raise RunUsageError("no script given; usage: simcoll run [options] [torchrun options] script.py [arguments]")
@@ -132,6 +140,8 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         _kind(options, environment),
         _local_ranks(_option(options, environment, "nproc_per_node", "1")),
         _option(options, environment, "nnodes", "1"),
+        flags["--restart-by-cause"],
+        flags["--github"],
     )
 
 

@@ -153,7 +153,8 @@ def test_a_launcher_in_the_place_of_a_rank_hides_no_finding(tmp_path):
     report = report_of(tmp_path / "results")
     assert [(finding["code"], finding["culprits"]) for finding in report["findings"]] == [("SC104", [2])]
     names = {path.name for path in (tmp_path / "results").iterdir()}
-    assert names == {*(f"rank{rank:05d}.simcoll" for rank in range(3)), "report.json", "report.html", "launch.json"}
+    accounts = {"report.json", "report.html", "launch.json", "host.json"}
+    assert names == {*(f"rank{rank:05d}.simcoll" for rank in range(3)), *accounts}
 
 
 def test_mode_off_is_torchrun(tmp_path):

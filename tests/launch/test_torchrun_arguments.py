@@ -60,6 +60,22 @@ def test_torchruns_environment_counts():
     assert (request.kind, request.local_ranks, request.nodes) == (ProgramKind.MODULE, 3, "2")
 
 
+def test_restarts_by_cause_need_restarts():
+    assert split(["--max-restarts", "2", "--restart-by-cause", "train.py"]).restart_by_cause
+    assert split(["--restart-by-cause", "train.py"], {"PET_MAX_RESTARTS": "1"}).restart_by_cause
+    assert not split(["--max-restarts=2", "train.py", "--restart-by-cause"]).restart_by_cause
+    with pytest.raises(RunUsageError, match="goes with --max-restarts"):
+        split(["--restart-by-cause", "train.py"])
+    with pytest.raises(RunUsageError, match="--mode off makes none"):
+        split(["--mode", "off", "--max-restarts", "2", "--restart-by-cause", "train.py"])
+
+
+def test_annotations_do_not_go_with_json():
+    assert split(["--github", "train.py"]).github
+    with pytest.raises(RunUsageError, match="does not go with --json"):
+        split(["--github", "--json", "train.py"])
+
+
 def test_help_is_asked_for_before_the_program_only():
     assert asks_for_help(["--help"])
     assert asks_for_help(["--nproc-per-node", "2", "-h"])

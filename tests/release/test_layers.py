@@ -25,6 +25,7 @@ LAYERS = (
     "simcoll.verifier.agreement",
     "simcoll.verifier.values",
     "simcoll.verifier.halts",
+    "simcoll.verifier.causes",
     "simcoll.verifier.views",
     "simcoll.verifier",
     "simcoll.reports",

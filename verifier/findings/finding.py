@@ -10,9 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from simcoll.core.notebook import html_table
+from simcoll.core.ranges import ranks_text
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.core.steps import StepNumber
+from simcoll.core.units import counted
 from simcoll.spec.call import Call
+from simcoll.verifier.findings.advice import Advice
 
 DRY_RUN = "preflight"
 """The mode of records that ranks made one by one, alone: their times have no meaning."""
@@ -349,7 +353,8 @@ class Report:
 
     ``messages`` counts the messages whose two ends are known and agree.
     ``summary`` is None where no rank left a record; ``shown`` is None where nothing is hidden. ``histories`` and
-    ``timeline`` are there if they were asked for. ``coverage`` is None but for a dry run.
+    ``timeline`` are there if they were asked for. ``coverage`` is None but for a dry run. ``advice`` says who
+    should act on a job that failed; None for others, and where nothing is known of its hosts.
     """
 
     verdict: Verdict
@@ -365,6 +370,21 @@ class Report:
     timeline: Timeline | None = None
     messages: int = 0
     coverage: Coverage | None = None
+    advice: Advice | None = None
+
+    def _repr_html_(self) -> str:
+        """The report as a notebook shows it: its findings, and who should act."""
+        rows = [
+            (finding.code, finding.severity.value, finding.message, ranks_text(finding.culprits))
+            for finding in self.findings
+        ]
+        if self.advice is not None:
+            one = self.advice.believed
+            evidence = "; ".join(f"{each.source}: {each.text}" for each in one.evidence)
+            rows.append(("cause", one.strength.value, f"{one.cause.value}: {evidence}", ranks_text(one.ranks)))
+            rows.append(("restart", "", " ".join((one.restart.value, *one.hosts)), ""))
+        title = f"{self.verdict.value}: {self.agreed:,} collectives on {counted(self.world_size, 'rank')} agree"
+        return html_table(title, rows, ("finding", "severity", "message", "culprits") if rows else ())
 
 
 @dataclass(frozen=True, slots=True)

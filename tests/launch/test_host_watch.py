@@ -1,0 +1,59 @@
+"""What the kernel of this host says while a job runs: its log, and the count of kills in the memory cgroup."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from simcoll.launch.host_watch import HostWatch
+
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+
+
+def log(path: Path, *ages: float) -> Path:
+    """One file with a record that is so many seconds old; a read of /dev/kmsg gives one record, of a file all."""
+    microseconds = [(time.monotonic_ns() - int(age * 1e9)) // 1000 for age in ages]
+    path.write_text("".join(f"3,{number},{us},-;{XID}\n" for number, us in enumerate(microseconds)))
+    return path
+
+
+def group(folder: Path, kills: int, *, v1: bool) -> tuple[Path, Path]:
+    """A tree of cgroups, and the file that says which one is this process's."""
+    place = folder / "memory" / "job" if v1 else folder / "job"
+    place.mkdir(parents=True, exist_ok=True)
+    name = "memory.oom_control" if v1 else "memory.events"
+    (place / name).write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+    (folder / "own").write_text("9:name=systemd:/\n4:memory:/job\n0::/\n" if v1 else "0::/job\n")
+    return folder, folder / "own"
+
+
+@pytest.mark.parametrize("v1", [True, False], ids=["cgroup v1", "cgroup v2"])
+def test_kills_since_the_watch_began_count(v1: bool, tmp_path: Path) -> None:
+    cgroups, own = group(tmp_path, 3, v1=v1)
+    watch = HostWatch(tmp_path / "none", cgroups, own)
+    assert watch.facts().oom_kills == 0
+    group(tmp_path, 5, v1=v1)
+    assert watch.facts().oom_kills == 2
+
+
+def test_lines_since_the_watch_began_count(tmp_path: Path) -> None:
+    watch = HostWatch(log(tmp_path / "kmsg", 0.0), tmp_path, tmp_path / "none")
+    facts = watch.facts()
+    assert [event.number for event in facts.kernel] == [79]
+    assert abs(facts.kernel[0].time_ns - time.time_ns()) < 5 * 10**9
+    assert HostWatch(log(tmp_path / "kmsg", 60.0), tmp_path, tmp_path / "none").facts().kernel == ()
+
+
+def test_what_may_not_be_read_is_not_known(tmp_path: Path) -> None:
+    facts = HostWatch(tmp_path / "kmsg", tmp_path, tmp_path / "own").facts()
+    assert (facts.kernel, facts.kernel_read, facts.oom_kills) == ((), False, None)
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="the kernel keeps its log to itself")
+def test_the_real_log_is_read_to_its_end() -> None:
+    begun = time.monotonic()
+    assert HostWatch().facts().kernel_read
+    assert time.monotonic() - begun < 5

@@ -1,0 +1,55 @@
+"""What exceptions tell by their type and text."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from simcoll.verifier.causes.exceptions import ERRNOS, told
+from simcoll.verifier.findings.advice import Cause, Restart, Strength
+
+
+def test_the_numbers_are_linux_own() -> None:
+    names = {number: said.why.partition(":")[0] for number, said in ERRNOS.items()}
+    assert names == {number: errno.errorcode[number] for number in ERRNOS}
+
+
+@pytest.mark.parametrize("number", sorted(ERRNOS))
+def test_pythons_own_text_is_understood(number: int) -> None:
+    error = OSError(number, os.strerror(number), "/data/shard-17")
+    assert told(type(error).__name__, str(error)) is ERRNOS[number]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("MemoryError", ""),
+        ("RuntimeError", "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried"),
+        ("OSError", "[Errno 12] Cannot allocate memory"),
+        ("RuntimeError", "std::bad_alloc"),
+    ],
+)
+def test_no_memory_on_the_host(kind: str, message: str) -> None:
+    found = told(kind, message)
+    assert found is not None
+    assert (found.cause, found.restart) == (Cause.PROGRAM, Restart.NO)
+
+
+def test_a_mistake_in_the_text() -> None:
+    found = told("NameError", "name 'loss' is not defined")
+    assert found is not None
+    assert (found.cause, found.strength, found.restart) == (Cause.PROGRAM, Strength.STRONG, Restart.NO)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("ValueError", "bad record"),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: 'x'"),
+        ("KeyError", "1"),
+    ],
+)
+def test_others_tell_nothing(kind: str, message: str) -> None:
+    assert told(kind, message) is None
