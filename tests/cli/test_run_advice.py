@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -72,6 +73,20 @@ def test_a_mismatch_is_not_restarted(tmp_path: Path) -> None:
     assert (out.count("attempt 0"), out.count("attempt 1")) == (2, 0)
     assert "simcoll: the ranks are not started again; cause: program (strong evidence: " in err
     assert out.rstrip().splitlines()[-1].strip() == "restart   no: it would fail again"
+
+
+def test_a_mismatch_on_two_nodes_is_restarted_on_neither(tmp_path: Path) -> None:
+    body = "dist.all_reduce(t, op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)"
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        meet = f"127.0.0.1:{door.getsockname()[1]}"
+    nodes = ["--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", meet, "--rdzv-id", "two-nodes"]
+    called = command(tmp_path, body, *nodes, "--max-restarts", 2, "--restart-by-cause", ranks=1)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    jobs = [subprocess.Popen(called, cwd=tmp_path, env=environment(), **pipes) for _ in range(2)]
+    said = [job.communicate(timeout=120)[0] for job in jobs]
+    assert ["simcoll: the ranks are not started again; cause: program" in one for one in said] == [True, True], said
+    assert ["attempt 1" in one for one in said] == [False, False]
+    assert told(advice_in(tmp_path)) == ("calls disagree", "program", "strong", "no")
 
 
 def test_a_rank_that_fails_once_is_restarted(tmp_path: Path) -> None:
