@@ -43,8 +43,7 @@ from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice, budget_wanted
 from simcoll.values.contents import Hasher, HostCopy, is_plain
 from simcoll.values.folding import STEPPED, folded
-from simcoll.wrapper.batches import BatchWatch, ranks_of_ddp, watch_fsdp
-from simcoll.wrapper.process_group import RecordedProcessGroup
+from simcoll.wrapper.batches import BatchWatch, calls_made, ranks_of_ddp, watch_fsdp
 
 _BETWEEN_STATES = 8
 """The state of an optimizer follows from gradients and shows in the parameters a step later: so it is read rarely."""
@@ -173,7 +172,7 @@ class ReplicaWatch:
         known.apart |= not known.synchronises
         if not known.synchronises or not model.training or known.local or not _equalises(model):
             return
-        place, first = _calls_made(model.process_group), known.looked is None
+        place, first = calls_made(model.process_group), known.looked is None
         if known.steps or _has_optimizer(known.parameters):
             if place is None or place == known.place or known.looked == known.steps:
                 return
@@ -243,7 +242,7 @@ class ReplicaWatch:
     def _look_again(self, model: _Model) -> None:
         """The parameters after the step that follows a look."""
         boundary, model.open = model.open, None
-        place = _calls_made(model.process_group)
+        place = calls_made(model.process_group)
         if boundary is not None and place is not None:
             again = _Boundary(boundary.number, place, model.steps, {})
             self._write(model.key, STEPPED, model.trained, again)
@@ -472,11 +471,6 @@ def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 leave_uncompiled(_entered)
 leave_class_uncompiled(ReplicaWatch)
 leave_class_uncompiled(BatchWatch)
-
-
-def _calls_made(group: Any) -> int | None:
-    """The number of collectives that this rank has made in a group; None where the group is not recorded."""
-    return group.collectives_made if isinstance(group, RecordedProcessGroup) else None
 
 
 def _equalises(model: DistributedDataParallel) -> bool:

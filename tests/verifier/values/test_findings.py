@@ -160,6 +160,22 @@ def test_masks_are_meant() -> None:
         assert run(moved) == ()
 
 
+def padded(comm: Comm, times: int, spreads: bool) -> None:
+    """Ranks exchange as many numbers as they have, and add up others."""
+    mine = np.array([comm.rank, float("nan") if comm.rank == 1 else 1.0], np.float32)
+    for _ in range(times):
+        comm.call("_allgather_base", [mine], [np.zeros(2 * comm.size, np.float32)])
+        both = mine[spreads:] * 1
+        comm.call("allreduce", [both[:1]], [both[:1]], reduce_op="sum")
+
+
+def test_nans_that_stand_for_missing_numbers_are_meant() -> None:
+    assert run(lambda comm: padded(comm, 3, False)) == ()
+    for times, spreads in ((1, False), (3, True), (1, True)):
+        [finding] = run(lambda comm, times=times, spreads=spreads: padded(comm, times, spreads))  # type: ignore[misc]
+        assert (finding.code, finding.culprits, finding.sequence) == ("SC901", (1,), 1)
+
+
 def scaled(comm: Comm, recovers: bool) -> None:
     """The steps of a program that scales its losses: the first overflows."""
     for step in range(3):
