@@ -200,3 +200,18 @@ def test_nothing_is_looked_at_unless_it_is_asked_for(monkeypatch: pytest.MonkeyP
     outcome = simulate(sums(lambda rank: [float("nan")]), RANKS)
     assert outcome.report.findings == ()
     assert not [event for trace in outcome.traces for event in trace.events if event.kind == "values"]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_wrong_result_is_the_cause_of_a_disagreement_that_follows(at: int) -> None:
+    def program(comm: Comm) -> None:
+        for step in range(3):
+            if comm.rank == 1 and step == at:
+                comm.spoil_next_result()
+            size = np.array([8.0], np.float32)
+            comm.call("broadcast", [size], [size], root=0)
+            numbers = np.ones(int(size[0]) * 2 if step == 1 else 4, np.float32)
+            comm.call("allreduce", [numbers], [numbers], reduce_op="sum")
+
+    codes = [one.code for one in simulate(program, RANKS, values="all").report.findings]
+    assert codes == {0: ["SC902"], 1: ["SC902", "SC102"], 2: ["SC902"]}[at]
