@@ -113,7 +113,7 @@ class BatchWatch:
         known.steps += 1
         known.fresh = False
         window = number // _STEPS_IN_A_ROW
-        if not window or self._choice.takes(window):
+        if not window or self._choice.takes_step(window, _STEPS_IN_A_ROW):
             try:
                 items = [*_items(inputs, _DEPTH)]
             except _UnknownError:

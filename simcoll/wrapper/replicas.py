@@ -183,7 +183,7 @@ class ReplicaWatch:
         known.passes += place != known.place and not first
         known.place, known.looked = place, known.steps
         number = known.passes
-        if number and not self._choice.takes(number):
+        if number and not self._choice.takes_step(number):
             self.settle()
             return
         optimizers = [one for one in known.optimizers if type(one).__module__.startswith("torch.optim.")]
@@ -236,7 +236,7 @@ class ReplicaWatch:
         if placed is not None:
             placed.steps += 1
             placed.local |= not all(map(_synchronises, placed.units))
-            if not placed.local and self._choice.takes(placed.steps):
+            if not placed.local and self._choice.takes_step(placed.steps):
                 self._look(optimizer, placed)
 
     def _look_again(self, model: _Model) -> None:

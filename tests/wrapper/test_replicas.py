@@ -101,8 +101,14 @@ def test_ranks_that_begin_with_other_weights(backend: str) -> None:
     assert "before the first step" in finding.message
 
 
-def test_a_sample_finds_what_stays_different() -> None:
-    [finding] = findings(lambda rank: train(rank, change_weight, steps=200), "threaded", values="sample")
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [3, 40, 100])
+def test_a_sample_finds_what_stays_different_within_200_steps(at: int) -> None:
+    def change(rank: int, step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        if step == at:
+            change_weight(rank, 2, model, optimizer)
+
+    [finding] = findings(lambda rank: train(rank, change, steps=200), "threaded", values="sample")
     assert (finding.code, finding.culprits) == ("SC904", (1,))
 
 
