@@ -74,6 +74,9 @@ bench-training: $(READY)  ## what a training step of a real model costs in each 
 bench-values: $(READY)  ## what checking the values of collectives costs a training step, DDP and FSDP2
 	@$(BIN)/python -m benchmarks.values $(ARGS)
 
+bench-faults: $(READY)  ## how many injected faults --values all finds, at the right rank and call; minutes
+	@$(BIN)/python -m benchmarks.value_faults $(ARGS)
+
 bench-estimate: $(READY)  ## how right the estimator is on measured rows, beside PyTorch's model, and how fast
 	@$(BIN)/python -m benchmarks.estimate $(ARGS)
 

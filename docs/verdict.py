@@ -62,7 +62,7 @@ _DRY_RUN = """## A dry run
 _SHOWN = """## What is shown first
 
 Causes before symptoms: a failure that came before the first disagreement, and then what was found by these, in this
-order. The first three are put together in order of time.
+order. Calls that disagree, calls of non-members and memory in flight are put together in order of time.
 
 {order}
 """

@@ -23,6 +23,8 @@ from simcoll.verifier.findings.rules import (
     INVALID_ARGUMENT,
     MISSING_RANK,
     NON_MEMBER_CALL,
+    REPLICAS_DIFFER,
+    WRONG_RESULT,
 )
 from simcoll.verifier.halts.async_misuse import never_waited
 from simcoll.verifier.halts.device_queue import open_rows
@@ -283,6 +285,19 @@ def _wrong_values(inquiry: Inquiry) -> list[Finding]:
     return value_findings(inquiry.job.columns, [*inquiry.job.traces.values()])
 
 
+def _earlier_wrong_values(inquiry: Inquiry) -> list[Finding]:
+    """A rank got a wrong result before the first of its group's calls on which the ranks disagree: the result may have
+    decided what it stated there.
+    """
+    disagreements = inquiry.of(_PARTED[0].name)
+    values = [one for one in _wrong_values(inquiry) if one.code in (REPLICAS_DIFFER.code, WRONG_RESULT.code)]
+    return [one for one in values if any(_comes_before(one, other) for other in disagreements)]
+
+
+def _comes_before(first: Finding, other: Finding) -> bool:
+    return first.group == other.group and -1 < (first.sequence or 0) < (other.sequence or 0)
+
+
 def _same_data(inquiry: Inquiry) -> list[Finding]:
     """A warning: data-parallel ranks train on the same batches, by the digests of what entered their models."""
     return same_data([*inquiry.job.traces.values()])
@@ -408,6 +423,8 @@ _VALUES: Final = Explanation(
     "wrong values", ("SC901", "SC902", "SC903", "SC904"), _wrong_values, yields_to=_names(_PARTED)
 )
 
+_EARLIER_VALUES: Final = Explanation("wrong values before calls disagree", ("SC902", "SC903"), _earlier_wrong_values)
+
 _WARNINGS: Final = (
     Explanation(
         "tolerated disagreement",
@@ -433,7 +450,16 @@ _WARNINGS: Final = (
     Explanation("same data", ("SC905",), _same_data, yields_to=_names(_PARTED)),
 )
 
-EXPLANATIONS: Final[tuple[Explanation, ...]] = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, _VALUES, *_WARNINGS)
+EXPLANATIONS: Final[tuple[Explanation, ...]] = (
+    *_PARTED,
+    *_WAITS,
+    _FAILED,
+    *_HALTS,
+    _LOST,
+    _VALUES,
+    _EARLIER_VALUES,
+    *_WARNINGS,
+)
 """All explanations that a verdict asks, in the order of belief."""
 
 _UNFINISHED: Final = (
@@ -459,6 +485,7 @@ _CAUSES: Final = ("group of other members", "refused on some ranks", "refused in
 SHOWN: Final = tuple(
     dict.fromkeys(
         (
+            _EARLIER_VALUES.name,
             *_names(_PARTED),
             *_CAUSES,
             *_names(_WAITS),
@@ -469,8 +496,8 @@ SHOWN: Final = tuple(
         )
     )
 )
-"""The order in which findings are shown: causes before symptoms. Those of the first three are put together, by time; a
-failure that came before the first of them is shown before all others."""
+"""The order in which findings are shown: causes before symptoms. Those of the explanations of :data:`_PARTED` are put
+together, by time; a failure that came before the first of them is shown before all others."""
 
 
 def explained(job: Job) -> list[Finding]:
@@ -478,7 +505,7 @@ def explained(job: Job) -> list[Finding]:
     inquiry = Inquiry(job).ask(EXPLANATIONS)
     failed = inquiry.of(*_FAILURES)
     # A failure that no mismatch explains and that came first is the cause of the others' reports.
-    first = _FAILURES if _came_first(job, failed) else ()
+    first = (*(_FAILURES if _came_first(job, failed) else ()), _EARLIER_VALUES.name)
     # The explanations of _PARTED share out the job's mismatches, which are in order of time; nothing replaces them.
     rest = (name for name in SHOWN if name not in (*first, *_names(_PARTED)))
     return [*inquiry.of(*first), *(one.finding for one in job.mismatches), *inquiry.of(*rest)]

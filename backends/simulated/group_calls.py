@@ -19,7 +19,7 @@ from simcoll.spec.collectives import METHODS
 from simcoll.spec.ddp_model import Claim, ModelParameter, claim_of
 from simcoll.spec.semantics import Array
 from simcoll.spec.table import Kind
-from simcoll.values.faults import double_an_element
+from simcoll.values.faults import Alter, double_an_element
 
 _NO_NUMBERS = "OSUMm"
 """The kinds of numpy dtypes that no communication library supports: objects, texts, dates."""
@@ -196,9 +196,9 @@ class GroupCalls:
         """Note a call on a group that this rank is no member of: torch warns, and makes no call."""
         self._member.non_member(function, calling_line())
 
-    def spoil_next_result(self) -> None:
-        """Have the next call of this rank whose values are checked bring a wrong element."""
-        self._member.values.faults.add(double_an_element)
+    def spoil_next_result(self, alter: Alter = double_an_element) -> None:
+        """Have the next call of this rank whose values are checked bring a wrong result."""
+        self._member.values.faults.add(alter)
 
     def _call_of(
         self,

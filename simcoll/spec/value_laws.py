@@ -28,6 +28,9 @@ MASK: Final = (1 << 64) - 1
 SPOTS: Final = 8
 """Elements of a reduction that are compared one by one."""
 
+SPOTS_ALONE: Final = 24
+"""Where each element is on one rank alone: of an eighth that is lost all of them miss with a chance of 4 %."""
+
 MOST_PARTS: Final = 64
 """Members of a group up to which a rank writes down digests of the part for each, which show a wrong receiver."""
 
@@ -135,14 +138,14 @@ def mixed(value: int) -> int:
     return value ^ value >> 31
 
 
-def spots(sequence: int, elements: int) -> list[int]:
+def spots(sequence: int, elements: int, most: int = SPOTS) -> list[int]:
     """The places, in a row of so many elements, at which the reduction of a position is compared; alike on all ranks.
 
-    All of them where the row is no longer than :data:`SPOTS`.
+    All of them where the row is no longer than ``most``.
     """
-    if elements <= SPOTS:
+    if elements <= most:
         return list(range(elements))
-    return sorted({mixed(sequence * SPOTS + number) % elements for number in range(SPOTS)})
+    return sorted({mixed(sequence * most + number) % elements for number in range(most)})
 
 
 def operator(reduce_op: str | None, dtype: str) -> str | None:

@@ -23,6 +23,11 @@ _FIRST_BAR, _HIGHEST_BAR = 4, 30
 
 _CALLS_BETWEEN_LOOKS = 32
 
+STEPS_WITHOUT = 64
+"""Of so many consecutive steps a sample takes at least one, whatever it costs: what is read, a model's weights, a step
+has read, and written, many times.
+"""
+
 _EVERY_CALL_UP_TO = 1 << 14
 """Beyond this number in its group a call is one of two that ``all`` takes, of four beyond twice the number, and so on:
 the digests of a job that runs for weeks find room in its black boxes.
@@ -72,6 +77,13 @@ class Choice:
         if self._asked % _CALLS_BETWEEN_LOOKS == 0:
             self._look()
         return not mixed(sequence) >> (64 - self._bar)
+
+    def takes_step(self, number: int, steps: int = 1) -> bool:
+        """True if a model is to be looked at in its step (window of so many steps) of this number."""
+        if self._all:
+            return self.takes(number)
+        block, place = divmod(number, max(1, STEPS_WITHOUT // steps))
+        return self.takes(number) or place == mixed(block) % max(1, STEPS_WITHOUT // steps)
 
     def spent(self, seconds: float) -> None:
         """Note the time that a digest took."""

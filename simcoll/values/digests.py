@@ -16,6 +16,8 @@ from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.value_laws import (
     MOST_PARTS,
+    SPOTS,
+    SPOTS_ALONE,
     Piece,
     ValueLaw,
     folded,
@@ -256,18 +258,25 @@ def _points(
     if call.coalesced:
         return []
     own = sum(buffer.elements for buffer in buffers)
+    most = SPOTS if law.replicated else SPOTS_ALONE
     if not law.sent_in_parts:
-        places = spots(sequence, own)
+        places = spots(sequence, own, most)
     else:
         part = own // group_size if sent else own
         if sent and any(buffer.elements != part for buffer in buffers if len(buffers) > 1):
             return []
-        places = spots(sequence, part * group_size)
+        places = spots(sequence, part * group_size, most)
         if not sent:
             places = [
                 place - group_rank * part for place in places if group_rank * part <= place < own + group_rank * part
             ]
     read = library.reals if is_float(buffers[0].dtype) else library.integers
+    if len(rows) == 1 and places:
+        # One by one each place would be read by operations of its own.
+        chosen = read(rows[0][library.row(places, rows[0])])
+        width = chosen.reshape(-1).shape[0] // len(places)
+        whole = chosen.reshape(-1)
+        return [whole[begin : begin + width] for begin in range(0, width * len(places), width)]
     found = []
     for place in places:
         number = 0

@@ -10,6 +10,9 @@ import numpy.typing as npt
 ADDED, FACTOR = 0x5851F42D4C957F2D, 0x14057B7EF767814F
 """The constants of the hash of a word: it is multiplied, and its upper half is added to its lower one bit by bit."""
 
+STEPPED = "stepped parameters"
+"""The kind of a second look at parameters: after the step that follows the first."""
+
 _MOST_PARTS = 256
 """Numbers that stand for the items: of more items, consecutive ones share a number."""
 

@@ -12,8 +12,9 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from hashlib import blake2b
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -30,6 +31,7 @@ from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice
 from simcoll.values.contents import Hasher, HostCopy, is_plain
 from simcoll.values.folding import folded
+from simcoll.wrapper.process_group import RecordedProcessGroup
 
 _STEPS_IN_A_ROW = 4
 """Steps that a sample takes together: three batches in a row show that they change and are the same everywhere."""
@@ -42,26 +44,46 @@ _LEAST_ELEMENTS = 8
 _FIRST_ELEMENTS = 1 << 16
 _DEPTH = 4
 _LAST_SECONDS = 0.5
+_ABBREVIATED = 1 << 16
+"""Characters of the plain values in a batch that are looked at."""
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _FSDP_STATE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """A model whose batches are looked at, by its index on this rank; the steps in which it was trained so far, and
-    whether an optimizer has stepped since.
+    """A model whose batches are looked at, by its index on this rank; the steps in which it was trained so far,
+    whether an optimizer has stepped since, and the pass that was looked at last until it has.
     """
 
     index: int
+    groups: tuple[dist.ProcessGroup, ...]
     steps: int = 0
     fresh: bool = True
+    open: _Pass | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """The number of a step, the collectives made in each of the model's groups before its first pass, and the state of
+    the generator that the program has by default.
+    """
+
+    number: int
+    made: tuple[int | None, ...]
+    random: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """The digests of a batch's tensors, and after them for each whether it is data, on their way to the host."""
+    """The digests of a batch's tensors, and after them for each whether it is data, on their way to the host; and the
+    digest of what else is in the batch.
+    """
 
     model: int
     number: int
+    others: int
     copy: HostCopy
 
 
@@ -91,8 +113,12 @@ class BatchWatch:
         known.steps += 1
         known.fresh = False
         window = number // _STEPS_IN_A_ROW
-        if not window or self._choice.takes(window):
-            self._look(known.index, number, [*_tensors(inputs, _DEPTH)])
+        if not window or self._choice.takes_step(window, _STEPS_IN_A_ROW):
+            try:
+                items = [*_items(inputs, _DEPTH)]
+            except _UnknownError:
+                return
+            known.open = self._look(known, number, items)
         self.settle()
 
     def stepped(self) -> None:
@@ -100,6 +126,23 @@ class BatchWatch:
         for known in self._models.values():
             if known is not None:
                 known.fresh = True
+                self._close(known)
+
+    def _close(self, known: _Model) -> None:
+        """Write down which calls a step has made since the pass, and whether it has drawn random numbers."""
+        before, known.open = known.open, None
+        recorder = self._session.existing_recorder()
+        if before is not None and recorder is not None:
+            made = zip(before.made, map(calls_made, known.groups), strict=True)
+            drew = _random_state() != before.random
+            recorder.event(
+                "trained",
+                inputs=known.index,
+                number=before.number,
+                calls=[[first, last] for first, last in made],
+                random=before.random,
+                drew=drew,
+            )
 
     def _model(self, module: nn.Module, ranks: _Ranks | None) -> _Model | None:
         recorder = self._session.existing_recorder()
@@ -113,25 +156,27 @@ class BatchWatch:
             index=index,
             by="FSDP" if not isinstance(module, DistributedDataParallel) else "DistributedDataParallel",
             ranks=list(ranks.members),
-            groups=list(ranks.groups),
+            groups=[group.group_name for group in ranks.groups],
             ordinal=self._ordinals[ranks.members],
             source=source_document(current_source()),
         )
-        return _Model(index)
+        return _Model(index, ranks.groups)
 
-    def _look(self, index: int, number: int, tensors: Sequence[torch.Tensor]) -> None:
+    def _look(self, known: _Model, number: int, items: Sequence[_Item]) -> _Pass | None:
+        tensors = [item for item in items if isinstance(item, torch.Tensor)]
         devices = {tensor.device for tensor in tensors}
         if len(devices) != 1 or len(tensors) > _MOST_TENSORS or not all(map(is_plain, tensors)):
-            return
+            return None
         if devices.pop().type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return
+            return None
         began = time.monotonic()
         digests = self._hasher.digests(tensors)
         with _disable_current_modes(), torch.no_grad():
             copy = HostCopy.of(torch.cat([digests, *(_is_data(tensor) for tensor in tensors)]))
         self._choice.spent(time.monotonic() - began)
         with self._lock:
-            self._open.append(_Pending(index, number, copy))
+            self._open.append(_Pending(known.index, number, _digest(items), copy))
+        return _Pass(number, tuple(map(calls_made, known.groups)), _random_state())
 
     def settle(self, *, last: bool = False) -> None:
         """Write down what has come to the host; the ``last`` time, what comes soon."""
@@ -147,22 +192,22 @@ class BatchWatch:
                 self._open.popleft()
                 digests, data = np.split(first.copy.words.numpy(), 2)
                 if recorder is not None and data.any():
-                    whole, part = folded(digests)[0], folded(digests[data != 0])[0]
+                    whole, part = folded(digests)[0] ^ first.others, folded(digests[data != 0])[0]
                     recorder.event("batch", inputs=first.model, number=first.number, hash=whole, data=part)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """The data-parallel ranks (global) of a model, and the names of the groups that they make."""
+    """The data-parallel ranks (global) of a model, and the groups that they make."""
 
     members: tuple[int, ...]
-    groups: tuple[str, ...]
+    groups: tuple[dist.ProcessGroup, ...]
 
 
 def ranks_of_ddp(model: DistributedDataParallel) -> _Ranks:
     """The ranks among which a model of DistributedDataParallel averages its gradients."""
     group = model.process_group
-    return _Ranks(tuple(dist.get_process_group_ranks(group)), (group.group_name,))
+    return _Ranks(tuple(dist.get_process_group_ranks(group)), (group,))
 
 
 def _ranks_of_fsdp(state: Any) -> _Ranks | None:
@@ -174,7 +219,7 @@ def _ranks_of_fsdp(state: Any) -> _Ranks | None:
             if info is not None and not getattr(info, "is_spmd_mesh", False):
                 made = (getattr(info, f"{name}_process_group", None) for name in ("shard", "replicate"))
                 ranks = sorted(info.mesh.mesh.flatten().tolist())
-                return _Ranks(tuple(ranks), tuple(group.group_name for group in made if group is not None))
+                return _Ranks(tuple(ranks), tuple(group for group in made if group is not None))
     return None
 
 
@@ -202,19 +247,57 @@ def watch_fsdp(patches: Patches, watch: Callable[[], BatchWatch | None]) -> None
 _patching = threading.Lock()
 
 
-def _tensors(value: object, depth: int) -> Iterator[torch.Tensor]:
-    """The tensors in arguments: in lists, tuples and mappings, a few levels deep."""
+def calls_made(group: Any) -> int | None:
+    """The number of collectives that this rank has made in a group; None where the group is not recorded."""
+    return group.collectives_made if isinstance(group, RecordedProcessGroup) else None
+
+
+def _random_state() -> str:
+    """The state of the generators that the program has by default, of the host and of its device."""
+    parts = [torch.default_generator.get_state().numpy().tobytes()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        parts.append(torch.cuda.default_generators[torch.cuda.current_device()].get_state().numpy().tobytes())
+    return blake2b(b"".join(parts), digest_size=8).hexdigest()
+
+
+_Item: TypeAlias = "torch.Tensor | str"
+"""A tensor of a batch, or what else it has, in words."""
+
+
+class _UnknownError(Exception):
+    """A batch has a part of which nothing is known: it may be the data."""
+
+
+def _items(value: object, depth: int) -> Iterator[_Item]:
+    """What is in arguments: in lists, tuples, mappings and dataclasses, a few levels deep; raises _UnknownError."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif depth and isinstance(value, (Mapping, list, tuple)):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(one, depth - 1)
+    elif isinstance(value, _PLAIN):
+        yield repr(value)
+    elif depth and isinstance(value, Mapping):
+        yield from _items([*value.items()], depth)
+    elif depth and isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _items(one, depth - 1)
+    elif depth and is_dataclass(value) and not isinstance(value, type):
+        for one in fields(value):
+            yield from _items(getattr(value, one.name, None), depth - 1)
+    else:
+        raise _UnknownError
+
+
+def _digest(items: Sequence[_Item]) -> int:
+    """A number of 64 bits that stands for what a batch has beside tensors, and for where."""
+    texts = [item if isinstance(item, str) else "" for item in items]
+    return int.from_bytes(blake2b(repr(texts).encode()[:_ABBREVIATED], digest_size=8).digest(), "big")
 
 
 def _is_data(tensor: torch.Tensor) -> torch.Tensor:
-    """One integer: whether a tensor has enough elements, and among its first ones different ones."""
+    """One integer: whether a tensor has enough elements, and among its first ones different ones; and whether it came
+    from outside: what other parts of a model compute from replicated weights is alike on all ranks.
+    """
     first = tensor.detach().reshape(-1)[:_FIRST_ELEMENTS]
-    if tensor.numel() < _LEAST_ELEMENTS:
+    if tensor.numel() < _LEAST_ELEMENTS or not tensor.is_leaf:
         return torch.zeros(1, dtype=torch.int64, device=tensor.device)
     bits = first.view(torch.uint8).reshape(first.shape[0], -1)
     return (bits != bits[:1]).any().to(torch.int64).reshape(1)

@@ -1,9 +1,12 @@
 """Writes down digests of what ranks have to hold alike: replicated parameters, buffers and states of optimizers.
 
-Two promises are taken at their word, and no other. DistributedDataParallel promises equal parameters whenever a forward
-pass that is to synchronise gradients begins, and equal buffers where it has just broadcast them. The placement of a
-DTensor says over which dimensions of its mesh it is replicated; it is looked at after each step of its optimizer, and
-before the first. Ranks do not communicate: the verifier compares what they wrote.
+Two promises are taken at their word, and no other. DistributedDataParallel promises equal parameters when a forward
+pass that is to synchronise gradients begins, and equal buffers where it has just broadcast them; the first such pass
+after a step is looked at. Programs that alter weights for this pass alone (noise, an ascent, a fast copy) have
+restored them when the optimizer steps: so the parameters are looked at after that step once more, and what is equal
+there was meant. The placement of a DTensor says over which dimensions of its mesh it is replicated; it is looked at
+after each step of its optimizer, and before the first. Ranks do not communicate: the verifier compares what they
+wrote.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 import torch.distributed as dist
@@ -39,16 +42,17 @@ from simcoll.recorder.session import Session, active_session, pipelines
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice, budget_wanted
 from simcoll.values.contents import Hasher, HostCopy, is_plain
-from simcoll.values.folding import folded
-from simcoll.wrapper.batches import BatchWatch, ranks_of_ddp, watch_fsdp
-from simcoll.wrapper.process_group import RecordedProcessGroup
+from simcoll.values.folding import STEPPED, folded
+from simcoll.wrapper.batches import BatchWatch, calls_made, ranks_of_ddp, watch_fsdp
 
 _BETWEEN_STATES = 8
 """The state of an optimizer follows from gradients and shows in the parameters a step later: so it is read rarely."""
 
 _READ_EACH_TIME = 64 << 20
 _MOST_BETWEEN = 8
-"""Bytes of a set on a host that are read at every boundary; a larger one is read at every second, fourth or eighth."""
+"""Bytes of a set on a host that are read at every boundary; a larger one is read at every second, fourth or eighth, and
+half as often where it is read twice.
+"""
 
 _MOST_SETS = 256
 _MOST_NAMES = 500_000
@@ -58,6 +62,7 @@ _MOST_GROUPS = 4
 """Parameter groups of an optimizer whose settings are written down."""
 
 _LAST_SECONDS = 0.5
+_DDP = "DistributedDataParallel"
 _EQUALISING = (
     "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
@@ -74,20 +79,33 @@ _Key = tuple[str, str, tuple[int, ...], int]
 class _Model:
     """A DistributedDataParallel model: ``parameters`` are those that it synchronises. ``synchronises`` says that the
     last forward pass with gradients does, ``apart`` that one did not; a ``local`` model has made a step after such a
-    pass, so that its ranks may differ.
+    pass, so that its ranks may differ. ``looked`` is the number of steps at the last look, and ``open`` that boundary
+    until the next step has been looked at.
     """
 
-    group: str
-    ranks: tuple[int, ...]
+    process_group: dist.ProcessGroup
     ordinal: int
     parameters: tuple[Named, ...]
     passes: int = 0
     steps: int = 0
+    looked: int | None = None
+    open: _Boundary | None = None
     place: int | None = None
     synchronises: bool = True
     apart: bool = False
     local: bool = False
     optimizers: WeakKeyDictionary[Optimizer, None] = field(default_factory=WeakKeyDictionary)
+
+    @property
+    def key(self) -> _Key:
+        """What names the model on all its ranks."""
+        ranks = tuple(dist.get_process_group_ranks(self.process_group))
+        return _DDP, self.process_group.group_name, ranks, self.ordinal
+
+    @property
+    def trained(self) -> list[Named]:
+        """The parameters that change."""
+        return [one for one in self.parameters if one[1].requires_grad]
 
 
 @dataclass(slots=True, eq=False)
@@ -147,30 +165,33 @@ class ReplicaWatch:
         """A forward pass begins; ``broadcast``: the model has just sent its buffers to all ranks."""
         if not torch.is_grad_enabled() or model.process_group.size() < 2:
             return
-        known = self._models.get(model)
-        if known is None:
-            known = self._models[model] = self._model(model)
+        if model not in self._models:
+            self.made(model)
+        known = self._models[model]
         known.synchronises = model.require_backward_grad_sync
         known.apart |= not known.synchronises
         if not known.synchronises or not model.training or known.local or not _equalises(model):
             return
-        if known.apart and known.passes and not known.steps:
-            # The steps are not torch.optim's: nothing tells whether one came before gradients were synchronised.
+        place, first = calls_made(model.process_group), known.looked is None
+        if known.steps or _has_optimizer(known.parameters):
+            if place is None or place == known.place or known.looked == known.steps:
+                return
+        elif place is None or known.apart:
+            # The steps are the program's own: nothing tells whether one came before gradients were synchronised.
             return
-        place = _calls_made(model.process_group)
-        if place is None or place == known.place:
-            return
+        # Of a program's own steps the last of the passes at one place counts: weights may have changed before it.
+        known.passes += place != known.place and not first
+        known.place, known.looked = place, known.steps
         number = known.passes
-        known.passes += 1
-        known.place = place
-        if number and not self._choice.takes(number):
+        if number and not self._choice.takes_step(number):
             self.settle()
             return
         optimizers = [one for one in known.optimizers if type(one).__module__.startswith("torch.optim.")]
         settings = _settings(optimizers[0]) if len(optimizers) == 1 else {}
         boundary = _Boundary(number, place, known.steps or number, settings)
-        key = "DistributedDataParallel", known.group, known.ranks, known.ordinal
-        self._write(key, "parameters", [one for one in known.parameters if one[1].requires_grad], boundary)
+        key = known.key
+        self._write(key, "parameters", known.trained, boundary)
+        known.open = boundary
         if broadcast:
             ignored = model.parameters_to_ignore
             buffers = [one for one in model.module.named_buffers() if one[0] not in ignored]
@@ -181,13 +202,13 @@ class ReplicaWatch:
             self._write(key, "optimizer state", state, boundary)
         self.settle()
 
-    def _model(self, model: DistributedDataParallel) -> _Model:
+    def made(self, model: DistributedDataParallel) -> None:
+        """All ranks of a group make their models in the same order, but may use them in another."""
         group, ignored = model.process_group.group_name, model.parameters_to_ignore
         parameters = tuple(one for one in model.module.named_parameters() if one[0] not in ignored)
         self._ordinals[group] += 1
         self._known.clear()
-        ranks = tuple(dist.get_process_group_ranks(model.process_group))
-        return _Model(group, ranks, self._ordinals[group], parameters)
+        self._models[model] = _Model(model.process_group, self._ordinals[group], parameters)
 
     # Optimizers.
 
@@ -210,12 +231,22 @@ class ReplicaWatch:
             if optimizer in model.optimizers:
                 model.steps += 1
                 model.local |= not model.synchronises
+                self._look_again(model)
         placed = self._placed_of(optimizer)
         if placed is not None:
             placed.steps += 1
             placed.local |= not all(map(_synchronises, placed.units))
-            if not placed.local and self._choice.takes(placed.steps):
+            if not placed.local and self._choice.takes_step(placed.steps):
                 self._look(optimizer, placed)
+
+    def _look_again(self, model: _Model) -> None:
+        """The parameters after the step that follows a look."""
+        boundary, model.open = model.open, None
+        place = calls_made(model.process_group)
+        if boundary is not None and place is not None:
+            again = _Boundary(boundary.number, place, model.steps, {})
+            self._write(model.key, STEPPED, model.trained, again)
+            self.settle()
 
     def _placed_of(self, optimizer: Optimizer) -> _Placed | None:
         """The replicated DTensors of an optimizer; None where it has none."""
@@ -265,7 +296,8 @@ class ReplicaWatch:
         """Queue the digests of tensors, which ranks have to hold alike."""
         items = [(name, tensor) for name, tensor in named if is_plain(tensor)]
         devices = {tensor.device for _, tensor in items}
-        if len(devices) != 1 or not self._is_due(devices.pop().type, items, boundary.number):
+        looks = 2 if key[0] == _DDP else 1
+        if len(devices) != 1 or not self._is_due(devices.pop().type, items, boundary.number, looks):
             return
         index = self._index(key, kind, items)
         if index is None:
@@ -278,14 +310,15 @@ class ReplicaWatch:
         with self._lock:
             self._open.append(_Pending(copy, {"replicas": index, **data}))
 
-    def _is_due(self, device: str, items: Sequence[Named], number: int) -> bool:
+    def _is_due(self, device: str, items: Sequence[Named], number: int, looks: int) -> bool:
         """True unless a graph is captured, or all boundaries are looked at and a large set on a host can wait."""
         if device == "cuda":
             return not torch.cuda.is_current_stream_capturing()
         if self._session.values != "all":
             return True
         size = sum(tensor.nbytes for _, tensor in items)
-        return number % min(1 << (size // _READ_EACH_TIME).bit_length(), _MOST_BETWEEN) == 0
+        between = min(1 << (size // _READ_EACH_TIME).bit_length(), _MOST_BETWEEN)
+        return between == 1 or number % (between * looks) == 0
 
     def _index(self, key: _Key, kind: str, items: Sequence[Named]) -> int | None:
         """The number of a set of tensors, which is described when it is first met; None of too many."""
@@ -359,6 +392,7 @@ class _Watches:
 
 
 _watches = RankLocal(_Watches)
+_optimizers: RankLocal[WeakSet[Optimizer]] = RankLocal(WeakSet)
 
 
 def _watch() -> ReplicaWatch | None:
@@ -391,6 +425,15 @@ def watch_replicas(patches: Patches) -> None:
 
     entered.watches = True  # type: ignore[attr-defined]
     patches.replace(DistributedDataParallel, "_pre_forward", entered)
+    finishing: Any = DistributedDataParallel._ddp_init_helper
+
+    @functools.wraps(finishing)
+    def finished(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        finishing(model, *args, **kwargs)
+        if model.process_group.size() > 1 and (watch := _watch()) is not None:
+            watch.made(model)
+
+    patches.replace(DistributedDataParallel, "_ddp_init_helper", finished)
     making: Any = Optimizer.__init__
 
     @functools.wraps(making)
@@ -398,6 +441,7 @@ def watch_replicas(patches: Patches) -> None:
         # A program that shards by FSDP has imported it by then; one that does not need not wait for that import.
         watch_fsdp(patches, _batches)
         making(optimizer, *args, **kwargs)
+        _optimizers.here.add(optimizer)
 
     patches.replace(Optimizer, "__init__", made)
     before: Any = register_optimizer_step_pre_hook
@@ -429,19 +473,27 @@ leave_class_uncompiled(ReplicaWatch)
 leave_class_uncompiled(BatchWatch)
 
 
-def _calls_made(group: Any) -> int | None:
-    """The number of collectives that this rank has made in a group; None where the group is not recorded."""
-    return group.collectives_made if isinstance(group, RecordedProcessGroup) else None
-
-
 def _equalises(model: DistributedDataParallel) -> bool:
     """True if a model's communication hooks leave every rank the same gradients, as far as is known."""
-    return all(_is_equalising(hook) for hook, _ in model._comm_hooks)
+    ranks = {*dist.get_process_group_ranks(model.process_group)}
+    return all(_is_equalising(hook) and ranks <= _averaged(state) for hook, state in model._comm_hooks)
 
 
 def _is_equalising(hook: Any) -> bool:
     inner = (cell.cell_contents for cell in getattr(hook, "__closure__", None) or ())
     return getattr(hook, "__module__", "") in _EQUALISING and all(_is_equalising(one) for one in inner if callable(one))
+
+
+def _averaged(state: Any) -> set[int]:
+    """The ranks (global) over which torch's hooks average by their state: a group, one that it holds, or all."""
+    group = getattr(state, "process_group", state)
+    return {*dist.get_process_group_ranks(group if isinstance(group, dist.ProcessGroup) else dist.group.WORLD)}
+
+
+def _has_optimizer(parameters: Sequence[Named]) -> bool:
+    """True if this rank has an optimizer of any of these parameters."""
+    mine = {id(one) for _, one in parameters}
+    return any(id(one) in mine for optimizer in _optimizers.here for one in _parameters(optimizer))
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from simcoll.errors import ConfigurationError
@@ -64,3 +66,21 @@ def test_ranks_that_spend_differently_take_the_same_important_calls() -> None:
     slow = taken(Choice("sample", 0.01, lambda: other[0]), 0.001, other, 20_000)
     assert len(slow) < len(fast)
     assert len(slow & fast) > 0.8 * len(slow)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_sample_without_time_takes_one_of_each_64_steps_alike_on_all_ranks(steps: int) -> None:
+    taken = []
+    for cost in (1.0, 100.0):
+        now = [0.0]
+        choice = Choice("sample", 0.01, lambda now=now: now[0])  # type: ignore[misc]
+        mine = set()
+        for number in range(64 * 200 // steps):
+            now[0] += 1.0
+            if choice.takes_step(number, steps):
+                mine.add(number)
+                choice.spent(cost)
+        taken.append(mine)
+    both = sorted(taken[0] & taken[1])
+    assert max(after - before for before, after in itertools.pairwise(both)) * steps < 128
+    assert len(taken[1]) < 1.5 * 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -138,6 +139,128 @@ def test_validation_and_positions_are_silent() -> None:
     assert findings(validate, "threaded") == []
     assert findings(no_step, "threaded") == []
     assert findings(steps_and_masks, "threaded") == []
+
+
+# Programs in which a part of what enters the model is the same everywhere.
+
+
+class Divided(nn.Module):
+    """Takes this rank's rows of a batch, or of a sequence, of which it then gathers all parts."""
+
+    def __init__(self, rank: int, gathers: bool) -> None:
+        super().__init__()
+        self.rank, self.gathers = rank, gathers
+        self.layer = nn.Linear(6, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mine: torch.Tensor = self.layer(x.chunk(2)[self.rank])
+        if self.gathers:
+            parts = [torch.empty_like(mine) for _ in range(2)]
+            dist.all_gather(parts, mine.detach())
+            parts[self.rank] = mine
+            return torch.cat(parts)
+        return mine
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_a_batch_that_the_model_divides(gathers: bool) -> None:
+    def program(rank: int) -> None:
+        model = lambda: DistributedDataParallel(Divided(rank, gathers))  # noqa: E731
+        train(rank, lambda _, step: seeded(step), model)
+
+    assert findings(program, "threaded") == []
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+@pytest.mark.parametrize("seed", [lambda rank: 0, lambda rank: rank], ids=["alike", "by rank"])
+def test_dropout_does_not_hide_the_same_batch(seed: Callable[[int], int]) -> None:
+    def program(rank: int) -> None:
+        def model() -> nn.Module:
+            made = nn.Sequential(network(), nn.Dropout(0.5))
+            torch.manual_seed(seed(rank))
+            return DistributedDataParallel(made)
+
+        train(rank, lambda _, step: seeded(step), model)
+
+    assert [one.code for one in findings(program, "gloo")] == ["SC905"]
+
+
+def test_the_first_batches_and_the_beginnings_of_episodes_may_be_shared() -> None:
+    warm = lambda rank, step: seeded(step + (100 * rank if step > 3 else 0))  # noqa: E731
+    assert findings(lambda rank: train(rank, warm, steps=12), "threaded") == []
+    last = lambda rank, step: seeded(step + (100 * rank if step < 37 else 0))  # noqa: E731
+    assert findings(lambda rank: train(rank, last, steps=40), "threaded") == []
+    half = lambda rank, step: seeded(step + (100 * rank if step < 8 else 0))  # noqa: E731
+    [finding] = findings(lambda rank: train(rank, half, steps=16), "threaded")
+    assert "from step 9 on: in 8 of 16 steps" in finding.message
+
+
+class Told(nn.Module):
+    """Reads its data from something other than a tensor; the table is the same everywhere, and new in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, data: Any, table: torch.Tensor) -> torch.Tensor:
+        seeds = [int(one) for one in data] if isinstance(data, list) else [data.seed]
+        out: torch.Tensor = self.layer(torch.cat([seeded(one) for one in seeds])) * table.mean()
+        return out
+
+
+class Unknown:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+
+@dataclass
+class Known:
+    seed: int
+
+
+@pytest.mark.parametrize(
+    ("data", "silent"),
+    [
+        (lambda rank, step: [f"{100 * rank + step}"], True),
+        (lambda rank, step: [f"{step}"], False),
+        (lambda rank, step: Unknown(100 * rank + step), True),
+        (lambda rank, step: Known(100 * rank + step), True),
+        (lambda rank, step: Known(step), False),
+    ],
+)
+def test_data_that_are_no_tensors(data: Callable[[int, int], Any], silent: bool) -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Told())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(6):
+            optimizer.zero_grad()
+            model(data(rank, step), torch.linspace(0, step + 1, 16)).square().mean().backward()
+            optimizer.step()
+
+    assert (findings(program, "threaded") == []) == silent
+
+
+def test_what_a_part_of_the_model_has_computed_is_no_batch() -> None:
+    class Context(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Parameter(torch.rand(4, 6))
+
+        def forward(self) -> torch.Tensor:
+            return self.words * 1.0
+
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        context, encoder = DistributedDataParallel(Context()), DistributedDataParallel(network())
+        optimizer = torch.optim.SGD([*context.parameters(), *encoder.parameters()], lr=0.1)
+        for step in range(6):
+            optimizer.zero_grad()
+            (encoder(context()).sum() * seeded(100 * rank + step).mean()).backward()
+            optimizer.step()
+
+    assert findings(program, "threaded") == []
 
 
 def sharded(rank: int, batch: Batch, *, replicas: bool = False, names: tuple[str, ...] = ("dp",)) -> None:

@@ -101,8 +101,14 @@ def test_ranks_that_begin_with_other_weights(backend: str) -> None:
     assert "before the first step" in finding.message
 
 
-def test_a_sample_finds_what_stays_different() -> None:
-    [finding] = findings(lambda rank: train(rank, change_weight, steps=200), "threaded", values="sample")
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [3, 40, 100])
+def test_a_sample_finds_what_stays_different_within_200_steps(at: int) -> None:
+    def change(rank: int, step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        if step == at:
+            change_weight(rank, 2, model, optimizer)
+
+    [finding] = findings(lambda rank: train(rank, change, steps=200), "threaded", values="sample")
     assert (finding.code, finding.culprits) == ("SC904", (1,))
 
 
@@ -240,6 +246,133 @@ def own_weights(rank: int) -> None:
         if average is not None:
             average.update_parameters(model)
         dist.barrier()
+
+
+# Programs that alter weights for a pass, or make a pass that others do not make.
+
+
+def plain() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+
+
+def altered(rank: int, alter: Callable[[Any, torch.Tensor], None]) -> None:
+    """Weights are altered before a pass, and given back before the step."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(plain())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        kept = [parameter.detach().clone() for parameter in model.parameters()]
+        batch = torch.rand(4, 6)
+        alter(model, batch)
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        with torch.no_grad():
+            for parameter, value in zip(model.parameters(), kept, strict=True):
+                parameter.copy_(value)
+        optimizer.step()
+
+
+def ascend(model: Any, batch: torch.Tensor) -> None:
+    """Sharpness-aware minimization: the ascent follows the gradients of this rank."""
+    with model.no_sync():
+        model(batch).square().mean().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * parameter.grad
+
+
+def add_noise(model: Any, batch: torch.Tensor) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.01 * torch.randn_like(parameter)
+
+
+def adapt(model: Any, batch: torch.Tensor) -> None:
+    """Meta-learning: steps of this rank on the model itself."""
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        inner.zero_grad()
+        model.module(batch).square().mean().backward()
+        inner.step()
+
+
+def logs(rank: int) -> None:
+    """One rank runs the model once more between the backward pass and the step."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(plain())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(10):
+        optimizer.zero_grad()
+        model(torch.rand(4, 6)).square().mean().backward()
+        if rank == 0:
+            model(torch.rand(4, 6)).sum().item()
+        optimizer.step()
+
+
+def twins(rank: int) -> None:
+    """Two models of one form, of which one rank uses the second first."""
+    torch.manual_seed(rank)
+    models = DistributedDataParallel(plain()), DistributedDataParallel(plain())
+    if rank == 0:
+        models[1](torch.rand(4, 6))
+    optimizer = torch.optim.Adam([one for model in models for one in model.parameters()], lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        sum(model(torch.rand(4, 6)).square().mean() for model in models).backward()
+        optimizer.step()
+
+
+def own_steps(rank: int, every: int = 1) -> None:
+    """The program steps by itself; one rank makes a pass before it does. ``every``: passes that synchronise."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(plain())
+    for step in range(8):
+        with contextlib.nullcontext() if step % every == every - 1 else model.no_sync():
+            model(torch.rand(4, 6)).square().mean().backward()
+        if rank == 0 and every == 1:
+            model(torch.rand(4, 6)).sum().item()
+        for parameter in model.parameters():
+            parameter.data -= 0.1 * parameter.grad
+            parameter.grad = None
+
+
+def averaged_in_pairs(rank: int) -> None:
+    """The hook's group is not the model's; models are averaged over all ranks now and then."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(plain())
+    alone = [dist.new_group([one]) for one in range(dist.get_world_size())]
+    model.register_comm_hook(alone[rank], default_hooks.allreduce_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.rand(4, 6)).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("alter", [ascend, add_noise, adapt])
+def test_weights_that_are_altered_for_a_pass(alter: Callable[[Any, torch.Tensor], None]) -> None:
+    assert findings(lambda rank: altered(rank, alter), "threaded") == []
+
+
+@pytest.mark.parametrize("program", [logs, twins, own_steps, lambda rank: own_steps(rank, 4), averaged_in_pairs])
+def test_passes_of_one_rank_and_steps_of_its_own(program: Callable[[int], None]) -> None:
+    assert findings(program, "threaded") == []
+
+
+def test_what_stays_different_is_found_however_the_program_steps() -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(rank)
+        model = DistributedDataParallel(plain())
+        for step in range(4):
+            model(torch.rand(4, 6)).square().mean().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * (parameter.grad + (rank == step == 1))
+                    parameter.grad = None
+
+    [finding] = findings(program, "threaded")
+    assert (finding.code, finding.culprits) == ("SC904", (1,))
+    assert "after step 2; after step 1 all were equal" in finding.message
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,14 +2,15 @@
 
 Ranks that are to have the same input are not accused: those of one tensor-, context- or pipeline-parallel group. If
 the job has made a smaller group that holds all ranks with the same batch, or a dimension of a mesh whose name is not
-one of data parallelism, they may be its peers.
+one of data parallelism, they may be its peers. Nor are those accused that divide the batch in the model: in a step that
+draws no random numbers, or the same on all of them, equal batches give equal gradients, and theirs differ.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simcoll.core.ranges import ranks_text
@@ -17,8 +18,14 @@ from simcoll.core.record import Event, Group, Source, number, source_of, text
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.finding import Finding, Side, lines
 from simcoll.verifier.findings.rules import SAME_DATA
+from simcoll.verifier.values.digests import SideValues, written_values
 
 _IN_A_ROW = 3
+_BEFORE = 8
+"""Ranks that had other batches for so many steps have to share at least one for it: episodes may begin alike."""
+
+_ALIKE = 0.1
+"""The relative difference up to which two elements may be one that was rounded in another order."""
 _MESH = "mesh_"
 _DATA = re.compile("dp|data|replica|shard|batch", re.IGNORECASE)
 """In the names of mesh dimensions over which data is shared out."""
@@ -44,23 +51,37 @@ class _Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class _Step:
+    """The state of a rank's generator before a step, whether it has changed by its end, and by group the numbers before
+    the first and of the last collective that it made.
+    """
+
+    random: str
+    drew: bool
+    calls: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Training:
     """What the ranks wrote of one model: the names of the groups that share out its data, the lines at which they ran
     it, and their batches by the number of the step.
     """
 
-    groups: set[str] = field(default_factory=set)
+    groups: dict[str, None] = field(default_factory=dict)
     sources: dict[int, Source] = field(default_factory=dict)
     batches: defaultdict[int, dict[int, _Batch]] = field(default_factory=lambda: defaultdict(dict))
+    steps: defaultdict[int, dict[int, _Step]] = field(default_factory=lambda: defaultdict(dict))
 
 
 def same_data(traces: Sequence[Trace]) -> list[Finding]:
     """A finding for each model whose ranks got the same batches several times in a row, and new ones each time."""
     known = {group for trace in traces for group in trace.groups}
+    by_rank = {trace.rank: trace for trace in traces}
     found = []
     for model, training in _read(traces).items():
+        gradients = _Gradients(by_rank, training)
         for first in sorted(training.batches):
-            if classes := _classes(model, training, first, known):
+            if classes := _classes(model, training, gradients, first, known):
                 found.append(_finding(model, training, first, classes, known))
                 break
     return found
@@ -76,14 +97,28 @@ def _read(traces: Sequence[Trace]) -> dict[_Model, _Training]:
                 if index is not None and model is not None and trace.rank in model.ranks:
                     training = models[index] = found.setdefault(model, _Training())
                     names = event.data.get("groups")
-                    training.groups.update(map(str, names) if isinstance(names, list) else ())
+                    training.groups.update(dict.fromkeys(map(str, names) if isinstance(names, list) else ()))
                     training.sources[trace.rank] = source_of(event.data)
             elif event.kind == "batch":
                 written = models.get(number(event, "inputs") or 0)
                 at, whole, data = (number(event, name) for name in ("number", "hash", "data"))
                 if written is not None and at is not None and whole is not None and data is not None:
                     written.batches[at][trace.rank] = _Batch(whole, data)
+            elif event.kind == "trained":
+                written, at = models.get(number(event, "inputs") or 0), number(event, "number")
+                if written is not None and at is not None:
+                    drew = event.data.get("drew") is not False
+                    written.steps[at][trace.rank] = _Step(text(event, "random"), drew, _calls(event))
     return found
+
+
+def _calls(event: Event) -> tuple[tuple[int, int], ...]:
+    calls = event.data.get("calls")
+    if not isinstance(calls, list) or not all(
+        isinstance(one, list) and [*map(type, one)] == [int, int] for one in calls
+    ):
+        return ()
+    return tuple((first, last) for first, last in calls)
 
 
 def _model(event: Event) -> _Model | None:
@@ -93,8 +128,12 @@ def _model(event: Event) -> _Model | None:
     return _Model(text(event, "by"), tuple(ranks), number(event, "ordinal") or 0)
 
 
-def _classes(model: _Model, training: _Training, at: int, known: Iterable[Group]) -> list[tuple[int, ...]]:
-    """The ranks that got the same batches from this step on, three times in a row; a new one each time."""
+def _classes(
+    model: _Model, training: _Training, gradients: _Gradients, at: int, known: Iterable[Group]
+) -> list[tuple[int, ...]]:
+    """The ranks that got the same batches from this step on, three times in a row, a new one each time; and at least in
+    every second step from then on.
+    """
     row = [training.batches.get(at + place, {}) for place in range(_IN_A_ROW)]
     alike: dict[tuple[int, ...], list[int]] = {}
     for rank in sorted(set(row[0]).intersection(*row[1:])):
@@ -103,7 +142,72 @@ def _classes(model: _Model, training: _Training, at: int, known: Iterable[Group]
             alike.setdefault(tuple(batch.whole for batch in mine), []).append(rank)
     others = [group for group in known if group.name not in training.groups]
     found = (tuple(ranks) for ranks in alike.values() if len(ranks) > 1)
-    return [ranks for ranks in found if not any(_may_share(group, model, ranks) for group in others)]
+    return [
+        ranks
+        for ranks in found
+        if _stays(training, ranks, at)
+        and not any(_may_share(group, model, ranks) for group in others)
+        and not gradients.differ(ranks)
+    ]
+
+
+def _stays(training: _Training, ranks: Sequence[int], at: int) -> bool:
+    """True if ranks share most batches from a step on, and not just a few at the end."""
+    looked = {place: _are_same(batches, ranks) for place, batches in training.batches.items() if {*ranks} <= {*batches}}
+    later = [same for place, same in looked.items() if place >= at]
+    return 2 * sum(later) >= len(later) and _BEFORE * sum(later) >= len(looked) - len(later)
+
+
+def _are_same(batches: Mapping[int, _Batch], ranks: Sequence[int]) -> bool:
+    return len({batches[rank].whole for rank in ranks}) == 1
+
+
+class _Gradients:
+    """What ranks added up in the steps of a model, by the digests of their calls."""
+
+    def __init__(self, traces: Mapping[int, Trace], training: _Training) -> None:
+        self._traces = traces
+        self._training = training
+        self._sent: dict[int, Mapping[tuple[str, int], SideValues]] = {}
+
+    def differ(self, ranks: Sequence[int]) -> bool:
+        """True if ranks with the same batch and the same random numbers added up other gradients, in most places."""
+        pairs = [pair for call in self._calls(ranks) for pair in self._pairs(ranks, call)]
+        return 2 * sum(abs(one - other) > _ALIKE * max(abs(one), abs(other)) for one, other in pairs) > len(pairs)
+
+    def _calls(self, ranks: Sequence[int]) -> Iterator[tuple[str, int]]:
+        """The groups and the numbers of the calls that the ranks made together in steps with the same batch."""
+        for at, batches in self._training.batches.items():
+            steps = self._training.steps.get(at, {})
+            if not {*ranks} <= batches.keys() & steps.keys() or not _are_same(batches, ranks):
+                continue
+            mine = [steps[rank] for rank in ranks]
+            alike = len({step.random for step in mine}) == 1 or not any(step.drew for step in mine)
+            if alike and len({step.calls for step in mine}) == 1:
+                for group, (first, last) in zip(self._training.groups, mine[0].calls, strict=False):
+                    yield from ((group, sequence) for sequence in range(first + 1, last + 1))
+
+    def _pairs(self, ranks: Sequence[int], call: tuple[str, int]) -> Iterator[tuple[float, float]]:
+        """The elements of the first rank's gradients at the places that were written down, each beside another's."""
+        first, *others = (self._of(rank).get(call, SideValues()).points for rank in ranks)
+        for other in others:
+            for mine, theirs in zip(first, other, strict=False):
+                yield from (
+                    (a, b) for a, b in zip(mine, theirs, strict=False) if a is not None and b is not None and (a or b)
+                )
+
+    def _of(self, rank: int) -> Mapping[tuple[str, int], SideValues]:
+        """What a rank sent, by the group's name and the number of the call."""
+        if rank not in self._sent:
+            trace = self._traces[rank]
+            self._sent[rank] = {
+                (trace.groups[index].name, sequence): sent
+                for index, calls in written_values(trace).items()
+                if 0 <= index < len(trace.groups)
+                for sequence, (sent, _) in calls.items()
+                if sent is not None
+            }
+        return self._sent[rank]
 
 
 def _may_share(group: Group, model: _Model, ranks: Sequence[int]) -> bool:

@@ -78,7 +78,7 @@ class CallValues:
 
 def digested_calls(columns: Sequence[GroupColumns]) -> list[CallValues]:
     """The collectives of which all ranks of the group wrote down values and that completed everywhere, by time."""
-    known: dict[int, _Written] = {}
+    known: dict[int, WrittenValues] = {}
     found = [values for group in columns if _is_whole(group) for values in _of_group(group, known)]
     return sorted(found, key=lambda one: one.began_ns)
 
@@ -88,11 +88,12 @@ def _is_whole(columns: GroupColumns) -> bool:
     return sorted(part.group_rank for part in columns.parts) == [*range(len(columns.group.ranks))]
 
 
-_Written = Mapping[int, Mapping[int, tuple["SideValues | None", "SideValues | None"]]]
+WrittenValues = Mapping[int, Mapping[int, tuple["SideValues | None", "SideValues | None"]]]
 """A rank's digests by the index of its groups, and by the sequence of their calls."""
 
 
-def _written(trace: Trace) -> _Written:
+def written_values(trace: Trace) -> WrittenValues:
+    """What a rank wrote down of both sides of its calls."""
     found: dict[int, dict[int, tuple[SideValues | None, SideValues | None]]] = {}
     for event in trace.events:
         group, sequence = (number(event, name) for name in ("group", "sequence"))
@@ -102,12 +103,12 @@ def _written(trace: Trace) -> _Written:
     return found
 
 
-def _of_group(columns: GroupColumns, known: dict[int, _Written]) -> Iterable[CallValues]:
+def _of_group(columns: GroupColumns, known: dict[int, WrittenValues]) -> Iterable[CallValues]:
     parts = sorted(columns.parts, key=lambda part: part.group_rank)
     written = []
     for part in parts:
         if id(part.trace) not in known:
-            known[id(part.trace)] = _written(part.trace)
+            known[id(part.trace)] = written_values(part.trace)
         index = int(part.trace.slots["group"][part.rows[0]]) if len(part.rows) else -1
         written.append(known[id(part.trace)].get(index, {}))
     common = set(written[0]).intersection(*written[1:])

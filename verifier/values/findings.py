@@ -4,6 +4,8 @@ Infinities and NaNs are often intended. These are not reported:
 
 * infinities in a minimum or a maximum, of which they are the neutral elements;
 * infinities that are only moved (masks, tables of logarithms);
+* NaNs that ranks send each other at one line more than once, without one in any reduction from then on: they stand for
+  missing numbers;
 * infinities of one sign, as many from every rank, without NaNs: a mask;
 * values of a program with loss scaling while it looks for its scale: a later call of the same line, of the same rank,
   is finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the maximum of one float,
@@ -94,8 +96,12 @@ def _non_finite(calls: Sequence[CallValues], scaled: bool) -> list[_Found]:
     """The first call into which a rank put values that are not finite, without having received such values before."""
     tainted: set[int] = set()
     finite: dict[_Line, int] | None = None
+    missing: set[_Line] | None = None
     for place, values in enumerate(calls):
         bad = _suspects(values)
+        if bad and not _is_reduced(values):
+            missing = _missing_numbers(calls) if missing is None else missing
+            bad = [one for one in bad if _line(values.group, one) not in missing]
         fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
         if fresh:
             if finite is None:
@@ -111,8 +117,7 @@ def _suspects(values: CallValues) -> list[RankValues]:
     """The ranks that sent values that are not finite, unless the call is meant to carry them."""
     sent = [one.sent for one in values.ranks if one.sent is not None]
     call = values.ranks[0].record.call
-    law = spec_of(call).values
-    additive = law is not None and law.reduced and operator(call.reduce_op, "float32") not in ("min", "max")
+    additive = _is_reduced(values) and operator(call.reduce_op, "float32") not in ("min", "max")
     masked = len(sent) > 1 and len({(side.plus, side.minus) for side in sent}) == 1
     infinite = additive and not masked
     return [
@@ -130,6 +135,23 @@ def _line(group: Group, one: RankValues) -> _Line:
     return group, one.group_rank, one.record.source, one.record.call
 
 
+def _missing_numbers(calls: Sequence[CallValues]) -> set[_Line]:
+    """The lines at which NaNs stand for missing numbers."""
+    found: dict[_Line, list[int]] = {}
+    broken, whole = -1, -1
+    for place, values in enumerate(calls):
+        sent = [(_line(values.group, one), one.sent) for one in values.ranks if one.sent is not None]
+        if not _is_reduced(values) and len(sent) > 1:
+            for line, side in sent:
+                if side.nan:
+                    found.setdefault(line, []).append(place)
+        elif _is_reduced(values) and any(side.nan for _, side in sent):
+            broken = place
+        elif _is_reduced(values) and any(side.sum is not None for _, side in sent):
+            whole = place
+    return {line for line, [first, *more] in found.items() if more and broken < first < whole}
+
+
 def _last_finite(calls: Sequence[CallValues]) -> dict[_Line, int]:
     """The place of the last call of each line that sent finite values: a program that scales its losses recovers."""
     return {
@@ -138,6 +160,11 @@ def _last_finite(calls: Sequence[CallValues]) -> dict[_Line, int]:
         for one in values.ranks
         if one.sent is not None and one.sent.finite
     }
+
+
+def _is_reduced(values: CallValues) -> bool:
+    law = spec_of(values.ranks[0].record.call).values
+    return law is not None and law.reduced
 
 
 def _looks_scaled(values: CallValues) -> bool:

@@ -219,19 +219,17 @@ def _wrong_points(judged: _Judged, operation: str, text: str) -> Breach | None:
     """Elements that are not the reduction of the inputs' at the same place."""
     sent = [side.points for side in judged.sent.values()]
     if judged.law.sent_in_parts:
-        results = {-1: tuple(point for side in judged.received.values() for point in side.points)}
+        results = [[(rank, point) for rank, side in judged.received.items() for point in side.points]]
     else:
-        results = {rank: side.points for rank, side in judged.received.items()}
-    wrong = [
-        rank
-        for rank, points in results.items()
+        results = [[(rank, point) for point in side.points] for rank, side in judged.received.items()]
+    wrong = {
+        rank: None
+        for points in results
         if len({len(points), *map(len, sent)}) == 1
-        and not all(
-            _right_point(judged.dtype, operation, [side[place] for side in sent], point)
-            for place, point in enumerate(points)
-        )
-    ]
-    return Breach(tuple(rank for rank in wrong if rank >= 0), text) if wrong else None
+        for place, (rank, point) in enumerate(points)
+        if not _right_point(judged.dtype, operation, [side[place] for side in sent], point)
+    }
+    return Breach(tuple(wrong), text) if wrong else None
 
 
 def _right_point(dtype: str, operation: str, inputs: Sequence[Point], result: Point) -> bool:

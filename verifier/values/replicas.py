@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Event, Group, Source, number, source_of, text
 from simcoll.core.trace import Trace
-from simcoll.values.folding import part_begins
+from simcoll.values.folding import STEPPED, part_begins
 from simcoll.verifier.findings.finding import Finding, Side, lines
 from simcoll.verifier.findings.rules import PARAMETERS_DRIFTED
 
@@ -69,9 +69,11 @@ _States = dict[int, dict[int, _State]]
 def drifted_replicas(traces: Sequence[Trace], groups: Sequence[Group]) -> list[tuple[int, Finding]]:
     """The first boundary of each model or optimizer at which ranks differ, with the time at which that was."""
     found: dict[_Owner, list[tuple[int, int, _States, int]]] = {}
-    for (owner, tensors, _), states in _states(traces).items():
-        for at in sorted(states):
-            if len({state.whole for state in states[at].values()}) > 1:
+    every = _states(traces)
+    for (owner, tensors, form), states in every.items():
+        again = every.get((owner, STEPPED, form), {}) if tensors == "parameters" else {}
+        for at in sorted(states) if tensors != STEPPED else ():
+            if _differ(states[at]) and not _restored(states[at], at, again):
                 order = _ORDER.index(tensors) if tensors in _ORDER else len(_ORDER)
                 found.setdefault(owner, []).append((at, order, states, len(found)))
                 break
@@ -81,6 +83,18 @@ def drifted_replicas(traces: Sequence[Trace], groups: Sequence[Group]) -> list[t
         kinds.setdefault((owner.by, owner.group, owner.ordinal, len(owner.ranks)), []).append(min(firsts, key=_first))
     together = ([one for one in firsts if one[:2] == min(firsts, key=_first)[:2]] for firsts in kinds.values())
     return sorted((_finding(firsts, groups) for firsts in together), key=lambda one: one[0])
+
+
+def _differ(states: Mapping[int, _State]) -> bool:
+    return len({state.whole for state in states.values()}) > 1
+
+
+def _restored(states: Mapping[int, _State], at: int, again: _States) -> bool:
+    """True if parameters that differed in a pass were equal on the same ranks after the next step: they were altered
+    for the pass alone.
+    """
+    after = again.get(min((place for place in again if place >= at), default=-1), {})
+    return states.keys() <= after.keys() and not _differ(after)
 
 
 def _first(one: tuple[int, int, _States, int]) -> tuple[int, int, int]:

@@ -160,6 +160,22 @@ def test_masks_are_meant() -> None:
         assert run(moved) == ()
 
 
+def padded(comm: Comm, times: int, spreads: bool) -> None:
+    """Ranks exchange as many numbers as they have, and add up others."""
+    mine = np.array([comm.rank, float("nan") if comm.rank == 1 else 1.0], np.float32)
+    for _ in range(times):
+        comm.call("_allgather_base", [mine], [np.zeros(2 * comm.size, np.float32)])
+        both = mine[spreads:] * 1
+        comm.call("allreduce", [both[:1]], [both[:1]], reduce_op="sum")
+
+
+def test_nans_that_stand_for_missing_numbers_are_meant() -> None:
+    assert run(lambda comm: padded(comm, 3, False)) == ()
+    for times, spreads in ((1, False), (3, True), (1, True)):
+        [finding] = run(lambda comm, times=times, spreads=spreads: padded(comm, times, spreads))  # type: ignore[misc]
+        assert (finding.code, finding.culprits, finding.sequence) == ("SC901", (1,), 1)
+
+
 def scaled(comm: Comm, recovers: bool) -> None:
     """The steps of a program that scales its losses: the first overflows."""
     for step in range(3):
@@ -184,3 +200,18 @@ def test_nothing_is_looked_at_unless_it_is_asked_for(monkeypatch: pytest.MonkeyP
     outcome = simulate(sums(lambda rank: [float("nan")]), RANKS)
     assert outcome.report.findings == ()
     assert not [event for trace in outcome.traces for event in trace.events if event.kind == "values"]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_wrong_result_is_the_cause_of_a_disagreement_that_follows(at: int) -> None:
+    def program(comm: Comm) -> None:
+        for step in range(3):
+            if comm.rank == 1 and step == at:
+                comm.spoil_next_result()
+            size = np.array([8.0], np.float32)
+            comm.call("broadcast", [size], [size], root=0)
+            numbers = np.ones(int(size[0]) * 2 if step == 1 else 4, np.float32)
+            comm.call("allreduce", [numbers], [numbers], reduce_op="sum")
+
+    codes = [one.code for one in simulate(program, RANKS, values="all").report.findings]
+    assert codes == {0: ["SC902"], 1: ["SC902", "SC102"], 2: ["SC902"]}[at]
