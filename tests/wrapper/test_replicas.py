@@ -482,6 +482,26 @@ def test_layers_that_tensor_parallelism_keeps_whole() -> None:
     assert "after step 3; after step 2" in finding.message
 
 
+def in_any_order(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    models = [nn.Linear(8, 2), nn.Linear(8, 2)]
+    for model in models:
+        whole(model, mesh)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for step in range(3):
+        for place in (0, 1) if rank else (1, 0):
+            optimizers[place].zero_grad()
+            models[place](torch.full((4, 8), float(step))).square().mean().backward()
+            optimizers[place].step()
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_optimizers_that_ranks_use_in_another_order() -> None:
+    assert findings(in_any_order, "gloo", 2) == []
+
+
 def compiled(rank: int) -> None:
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.compile(network(), backend="eager"))
