@@ -325,7 +325,7 @@ def twins(rank: int) -> None:
 def own_steps(rank: int, every: int = 1) -> None:
     """The program steps by itself; one rank makes a pass before it does. ``every``: passes that synchronise."""
     torch.manual_seed(rank)
-    model = DistributedDataParallel(plain())
+    model: Any = DistributedDataParallel(plain())
     for step in range(8):
         with contextlib.nullcontext() if step % every == every - 1 else model.no_sync():
             model(torch.rand(4, 6)).square().mean().backward()
@@ -362,7 +362,7 @@ def test_passes_of_one_rank_and_steps_of_its_own(program: Callable[[int], None])
 def test_what_stays_different_is_found_however_the_program_steps() -> None:
     def program(rank: int) -> None:
         torch.manual_seed(rank)
-        model = DistributedDataParallel(plain())
+        model: Any = DistributedDataParallel(plain())
         for step in range(4):
             model(torch.rand(4, 6)).square().mean().backward()
             with torch.no_grad():
