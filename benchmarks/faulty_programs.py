@@ -63,11 +63,12 @@ def alter(array: np.ndarray[Any, Any], fault: str, draw: random.Random, ranks: i
         return False
     bits = array.view(np.uint8 if array.dtype == bool else BITS[array.dtype.itemsize])
     before = bits.copy()
-    first = draw.randrange(array.size)
-    chunk = slice(first, first + max(1, array.size // 4))
+    count = max(1, array.size // 4)
+    first = draw.randrange(array.size - count + 1)
+    chunk = slice(first, first + count)
     if fault == "bit flipped":
         width = 1 if array.dtype == bool else 8 * array.dtype.itemsize
-        bits[first] ^= bits.dtype.type(1 << draw.randrange(width))
+        bits[draw.randrange(array.size)] ^= bits.dtype.type(1 << draw.randrange(width))
     elif fault == "chunk dropped":
         array[chunk] = 0
     else:
@@ -113,9 +114,9 @@ class Injector:
 
 
 def _flat(buffers: Sequence[torch.Tensor]) -> np.ndarray[Any, Any]:
-    """The memory of the first buffer that has some."""
+    """The memory of the first buffer of floats. A wrong plan of buckets, which are integers, may crash the reducer."""
     for one in buffers:
-        if one.numel():
+        if one.numel() and one.is_floating_point():
             local = one.detach().reshape(-1)
             assert local.data_ptr() == one.data_ptr()
             return local.numpy()
@@ -181,7 +182,7 @@ def _poisoned(model: nn.Module, bad: bool) -> Iterator[None]:
 
 
 def _change(model: nn.Module, parameters: Sequence[str], injector: Injector) -> None:
-    """Change one bit of one element of a parameter."""
+    """Change one element of a parameter."""
     assert injector.plan is not None
     draw = random.Random(injector.plan.seed)
     known = dict(model.named_parameters())
@@ -197,7 +198,7 @@ def _apart(module: nn.Module, injector: Injector, rank: int) -> None:
     if injector.everywhere == "no broadcast" and injector.plan is not None:
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter += 0.01 * (rank + 1)
+                parameter.add_(0.01 * (rank + 1))
 
 
 def ddp(rank: int, plan: Plan | None) -> Done:
@@ -219,8 +220,8 @@ class Experts(nn.Module):
         self.expert = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        sent: torch.Tensor = _Exchange.apply(self.gate(x))
-        back: torch.Tensor = _Exchange.apply(self.expert(sent))
+        sent: torch.Tensor = _Exchange.apply(self.gate(x))  # type: ignore[no-untyped-call]
+        back: torch.Tensor = _Exchange.apply(self.expert(sent))  # type: ignore[no-untyped-call]
         return back
 
 
@@ -325,7 +326,8 @@ def exchange(comm: Comm, plan: Plan | None, seed: int, sums: bool) -> Done:
 
         ins = comm.size if spelling in ("alltoall_base", "_reduce_scatter_base") else 1
         outs = comm.size if spelling in ("alltoall_base", "_allgather_base") else 1
-        inputs, fields = own(ins), {}
+        inputs = own(ins)
+        fields: dict[str, Any] = {}
         if spelling in ("allreduce", "_reduce_scatter_base", "reduce"):
             fields["reduce_op"] = "sum"
         if spelling in ("broadcast", "reduce", "scatter"):

@@ -65,6 +65,11 @@ class Workload:
     program: Callable[[int, Plan | None], Done] | None
     sums: bool = False
 
+    @property
+    def kind(self) -> str:
+        """The kind of its ranks; sums of floats, of which each is on one rank alone, have a bound for errors."""
+        return "float sums" if self.sums else "real ranks, Gloo" if self.backend == "gloo" else "one process"
+
     def run(self, plan: Plan | None, seed: int) -> Outcome[Done]:
         """Run it with a fault, or without."""
         if self.program is None:
@@ -177,24 +182,28 @@ def rounds_of(workload: Workload, most: int | None, first: int) -> list[Round]:
 
 
 def table(rounds: Sequence[Round]) -> Table:
-    """Shares by fault and workload."""
+    """Shares by fault and kind of ranks, and by program."""
     made = Table(box=box.SIMPLE_HEAD, title="simcoll: faults found by --values all", width=WIDTH)
-    for name in ("fault", "program, ranks"):
+    for name in ("fault", "where"):
         made.add_column(name, no_wrap=True)
-    for name in ("rounds", "found", "rank", "call"):
+    for name in ("rounds", "found", "right rank", "right call"):
         made.add_column(name, justify="right", no_wrap=True)
+    kinds = {workload.name: workload.kind for workload in WORKLOADS}
     for fault in FAULTS:
-        for workload in dict.fromkeys(one.workload for one in rounds if one.fault == fault):
-            _add(made, fault, workload, [one for one in rounds if (one.fault, one.workload) == (fault, workload)])
+        mine = [one for one in rounds if one.fault == fault]
+        for kind in dict.fromkeys(kinds[one.workload] for one in mine):
+            _add(made, fault, kind, [one for one in mine if kinds[one.workload] == kind])
+    made.add_section()
+    for workload in dict.fromkeys(one.workload for one in rounds):
+        _add(made, "all of these", workload, [one for one in rounds if one.workload == workload])
     made.add_section()
     _add(made, "all", "", rounds)
     return made
 
 
-def _add(made: Table, fault: str, workload: str, rounds: Sequence[Round]) -> None:
-    found = [one for one in rounds if one.found]
-    counts = [len(found), sum(one.rank for one in found), sum(one.call for one in found)]
-    made.add_row(fault, workload, str(len(rounds)), *(f"{100 * count / len(rounds):.0f} %" for count in counts))
+def _add(made: Table, fault: str, where: str, rounds: Sequence[Round]) -> None:
+    counts = [sum(flags) for flags in zip(*((one.found, one.rank, one.call) for one in rounds), strict=True)]
+    made.add_row(fault, where, str(len(rounds)), *(f"{100 * count / len(rounds):.0f} %" for count in counts))
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -253,15 +253,19 @@ class ReplicaWatch:
         kind = _dtensor()
         if kind is None:
             return None
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
         placed = self._placed.get(optimizer)
-        if placed is None or placed.count != count:
+        if placed is None or placed.count != _count(optimizer):
             steps = placed.steps if placed is not None else 0
-            placed = self._placed[optimizer] = self._place(optimizer, count, kind)
+            # Ranks make optimizers in one order, but may use them in another.
+            self._placed.pop(optimizer, None)
+            for one in [*_optimizers.here, optimizer]:
+                if one not in self._placed:
+                    self._placed[one] = self._place(one, kind)
+            placed = self._placed[optimizer]
             placed.steps = steps
         return placed if placed.sets else None
 
-    def _place(self, optimizer: Optimizer, count: int, kind: type) -> _Placed:
+    def _place(self, optimizer: Optimizer, kind: type) -> _Placed:
         parameters = [one for one in _parameters(optimizer) if isinstance(one, kind)]
         found: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for one in parameters:
@@ -278,7 +282,7 @@ class ReplicaWatch:
         for ranks in sets:
             self._ordinals[ranks] += 1
         units = tuple(ref(unit) for module in owners for unit in module.modules() if hasattr(unit, "_get_fsdp_state"))
-        return _Placed(count, {ranks: self._ordinals[ranks] for ranks in sets}, sets, units)
+        return _Placed(_count(optimizer), {ranks: self._ordinals[ranks] for ranks in sets}, sets, units)
 
     def _look(self, optimizer: Optimizer, placed: _Placed) -> None:
         boundary = _Boundary(placed.steps, placed.steps, placed.steps, _settings(optimizer))
@@ -392,7 +396,7 @@ class _Watches:
 
 
 _watches = RankLocal(_Watches)
-_optimizers: RankLocal[WeakSet[Optimizer]] = RankLocal(WeakSet)
+_optimizers: RankLocal[WeakKeyDictionary[Optimizer, None]] = RankLocal(WeakKeyDictionary)
 
 
 def _watch() -> ReplicaWatch | None:
@@ -441,7 +445,7 @@ def watch_replicas(patches: Patches) -> None:
         # A program that shards by FSDP has imported it by then; one that does not need not wait for that import.
         watch_fsdp(patches, _batches)
         making(optimizer, *args, **kwargs)
-        _optimizers.here.add(optimizer)
+        _optimizers.here[optimizer] = None
 
     patches.replace(Optimizer, "__init__", made)
     before: Any = register_optimizer_step_pre_hook
@@ -498,6 +502,10 @@ def _has_optimizer(parameters: Sequence[Named]) -> bool:
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _count(optimizer: Optimizer) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def _state(optimizer: Optimizer, names: Mapping[int, str]) -> list[Named]:

@@ -325,7 +325,7 @@ def twins(rank: int) -> None:
 def own_steps(rank: int, every: int = 1) -> None:
     """The program steps by itself; one rank makes a pass before it does. ``every``: passes that synchronise."""
     torch.manual_seed(rank)
-    model = DistributedDataParallel(plain())
+    model: Any = DistributedDataParallel(plain())
     for step in range(8):
         with contextlib.nullcontext() if step % every == every - 1 else model.no_sync():
             model(torch.rand(4, 6)).square().mean().backward()
@@ -362,7 +362,7 @@ def test_passes_of_one_rank_and_steps_of_its_own(program: Callable[[int], None])
 def test_what_stays_different_is_found_however_the_program_steps() -> None:
     def program(rank: int) -> None:
         torch.manual_seed(rank)
-        model = DistributedDataParallel(plain())
+        model: Any = DistributedDataParallel(plain())
         for step in range(4):
             model(torch.rand(4, 6)).square().mean().backward()
             with torch.no_grad():
@@ -480,6 +480,26 @@ def test_layers_that_tensor_parallelism_keeps_whole() -> None:
     assert (finding.code, finding.ranks) == ("SC904", (2, 3))
     assert "norm.weight" in finding.message
     assert "after step 3; after step 2" in finding.message
+
+
+def in_any_order(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    models = [nn.Linear(8, 2), nn.Linear(8, 2)]
+    for model in models:
+        whole(model, mesh)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for step in range(3):
+        for place in (0, 1) if rank else (1, 0):
+            optimizers[place].zero_grad()
+            models[place](torch.full((4, 8), float(step))).square().mean().backward()
+            optimizers[place].step()
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_optimizers_that_ranks_use_in_another_order() -> None:
+    assert findings(in_any_order, "gloo", 2) == []
 
 
 def compiled(rank: int) -> None:
