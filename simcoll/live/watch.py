@@ -84,6 +84,11 @@ class JobWatch:
         self._judged = 0.0
         self._was: tuple[Motion, int] | None = None
 
+    @property
+    def tails(self) -> Sequence[BoxTail]:
+        """The black boxes of the job as the last look has left them, by rank."""
+        return self._chosen
+
     def look(self) -> JobNow | None:
         """The job as it is now; None where no rank has left a record yet."""
         now = time.time_ns()

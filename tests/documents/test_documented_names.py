@@ -130,6 +130,7 @@ COMMANDS = {
     "simulate": "scenarios.md",
     "calibrate": "estimator.md",
     "plan": "plan.md",
+    "metrics": "metrics.md",
     "status": "top.md",
     "top": "top.md",
 }
