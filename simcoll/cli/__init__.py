@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "metrics": "a running job for Prometheus: over HTTP, or as a file for node_exporter",
     "status": "say in one line whether a running job moves, and why not; for scripts",
     "top": "watch a running job: who waits for whom, since when, and why",
+    "metrics": "give the figures of a running job to Prometheus, by HTTP or in a file",
     "simulate": "play a scenario, or a Python program, on ranks in this process",
     "preflight": "run a script once for each rank, alone and without a cluster, and verify that the ranks agree",
     "topology": "list, show, import or draw topologies",

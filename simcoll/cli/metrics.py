@@ -1,41 +1,54 @@
-"""``simcoll metrics``: a running job for Prometheus, over HTTP or as a file for node_exporter."""
+"""``simcoll metrics``: a running job for Prometheus, by HTTP or as a file for a node exporter."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-import threading
+import json
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.cli.arguments import request_of
-from simcoll.cli.output import Output
-from simcoll.core.io import stated_path
-from simcoll.errors import BAD_INPUT, CANNOT_START, OK, UsageError
+from simcoll.cli.arguments import add_output_arguments, request_of
+from simcoll.cli.output import Output, warn
+from simcoll.cli.status import exit_code, seen_twice
+from simcoll.core.io import stated_path, write_whole
+from simcoll.errors import BAD_INPUT, OK, UsageError
 from simcoll.live.folder import job_folder
+from simcoll.live.now import Motion
 from simcoll.live.watch import JobWatch
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from simcoll.live.metrics import JobMetrics
 
-_NEEDED = (
-    "simcoll metrics needs prometheus_client, which is not installed; install it with: pip install 'simcoll[metrics]'"
-)
-_MOST_PORT = 65_535
+_BUSY = 0.2
+"""Looks take at most this share of the time, whatever the interval."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``metrics`` to its parser."""
-    parser.epilog = "It runs until it is ended by a signal; with --once it writes the file and ends."
-    parser.add_argument("folder", metavar="FOLDER", type=stated_path, help="where the job records, or will record")
-    parser.add_argument("--listen", metavar="ADDRESS:PORT", help="answer GET /metrics there, such as 0.0.0.0:9464")
-    parser.add_argument("--textfile", metavar="PATH", type=stated_path, help="write them to this file (*.prom)")
-    parser.add_argument("--interval", metavar="SECONDS", type=float, default=15.0, help="between two writes (15)")
-    parser.add_argument("--once", action="store_true", help="write the file once, and end")
+    parser.epilog = "Exit codes, once the job has ended, or with --once: those of simcoll status."
+    add_output_arguments(parser)
+    parser.add_argument("folder", metavar="FOLDER", type=stated_path, help="where the job records")
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS:PORT",
+        help="answer Prometheus there, such as 127.0.0.1:9464; 0.0.0.0 is every address, port 0 any that is free",
+    )
+    parser.add_argument(
+        "--textfile", metavar="PATH", type=stated_path, help="write the metrics there, for a node exporter's collector"
+    )
+    parser.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="between two looks (1)")
+    parser.add_argument("--once", action="store_true", help="with --textfile: write it once, and end")
+    parser.add_argument(
+        "--linger",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="go on for so long after the job has ended, for the last scrape or a restart (60)",
+    )
     parser.add_argument("--stall", metavar="SECONDS", type=float, help="as for simcoll status")
 
 
@@ -46,96 +59,146 @@ def run_command(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MetricsRequest:
-    """The options of ``simcoll metrics``; ``interval`` and ``stall`` are in seconds."""
+    """The options of ``simcoll metrics``; ``interval``, ``linger`` and ``stall`` are in seconds."""
 
     folder: Path
     listen: str | None
     textfile: Path | None
     interval: float
     once: bool
+    linger: float
     stall: float | None
+    json: bool
+    plain: bool
 
 
 def metrics(request: MetricsRequest) -> int:
-    """Serve or write the metrics of a job, one that has not begun yet included."""
-    output = Output(json=False, plain=True)
+    """Serve or write the metrics of a job until it has ended; the exit code is that of the last look."""
+    output = Output(json=request.json, plain=request.plain)
     try:
-        address = None if request.listen is None else parsed_address(request.listen)
-        _check(request)
+        address = _checked(request)
         folder = job_folder(request.folder)
+        job_metrics = _job_metrics()
+        if request.once:
+            watch = JobWatch(folder, request.stall)
+            job = seen_twice(watch)
+            job_metrics.take(job, watch.tails)
+            _write(request.textfile, job_metrics)
+            return exit_code(job)
+        _write(request.textfile, job_metrics)
+        where = None if address is None else _serve(*address, job_metrics)
     except UsageError as error:
         return output.refuse(BAD_INPUT, str(error))
-    try:
-        from prometheus_client import CollectorRegistry
-
-        from simcoll.live.metrics import JobCollector
-    except ImportError:
-        return output.refuse(CANNOT_START, _NEEDED)
-    with ThreadPoolExecutor(1, "simcoll-judge") as executor:
-        registry = CollectorRegistry()
-        registry.register(JobCollector(JobWatch(folder, request.stall, None if request.once else executor)))
-        if address is not None and (reason := _serve(registry, *address)):
-            return output.refuse(CANNOT_START, reason)
-        return _write_again(registry, request, output)
+    _say(output, where, request.textfile)
+    return _follow(folder, request, job_metrics)
 
 
-def parsed_address(text: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``, ``[IPv6]:PORT`` or ``:PORT``; raises UsageError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or len(port) > 5 or int(port) > _MOST_PORT:
-        raise UsageError(f"--listen {text[:80]!r}: expected ADDRESS:PORT, such as 0.0.0.0:9464")
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
-
-
-def _check(request: MetricsRequest) -> None:
+def _checked(request: MetricsRequest) -> tuple[str, int] | None:
+    """The address at which to listen, None for none; raises UsageError for options that make no sense together."""
     if request.listen is None and request.textfile is None:
-        raise UsageError("nowhere to put the metrics: give --listen ADDRESS:PORT, --textfile PATH, or both")
-    if not request.interval > 0:
-        raise UsageError(f"--interval {request.interval:g}: expected seconds, such as 15")
+        raise UsageError("say where the metrics go: --listen ADDRESS:PORT, --textfile PATH, or both")
     if request.once and (request.textfile is None or request.listen is not None):
-        raise UsageError("--once writes a file and ends: it goes with --textfile, not with --listen")
+        raise UsageError("--once goes with --textfile PATH alone")
+    if not 0 < request.interval < math.inf:
+        raise UsageError(f"--interval {request.interval:g}: expected seconds, such as 0.5")
+    if not request.linger >= 0:
+        raise UsageError(f"--linger {request.linger:g}: expected seconds, 0 or more")
+    return None if request.listen is None else parse_address(request.listen)
 
 
-def _serve(registry: CollectorRegistry, host: str, port: int) -> str:
-    """Answer requests on a thread; returns why that cannot be, or an empty text."""
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``127.0.0.1:9464`` or ``[::1]:9464``; raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    named = host[1:-1] if bracketed else host
+    sound = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 1 << 16
+    if not colon or not named or not sound or (":" in named and not bracketed):
+        raise UsageError(
+            f"--listen {text}: expected ADDRESS:PORT, such as 127.0.0.1:9464, [::1]:9464, or 0.0.0.0:9464 for every "
+            "address of this machine"
+        )
+    return named, int(port)
+
+
+def _job_metrics() -> JobMetrics:
+    try:
+        from simcoll.live.metrics import JobMetrics
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "prometheus_client":
+            raise
+        raise UsageError("simcoll metrics needs prometheus_client: pip install 'simcoll[metrics]'") from None
+    return JobMetrics()
+
+
+def _serve(host: str, port: int, job_metrics: JobMetrics) -> str:
+    """Answer scrapes on threads of this process; returns the address. Raises UsageError."""
     from prometheus_client import start_http_server
 
     try:
-        server, _ = start_http_server(port, host, registry)
-    except OSError as error:
-        return f"--listen {host}:{port}: {error.strerror or error}; give an address of this host and a free port"
+        server, _ = start_http_server(port, host, job_metrics.registry())
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"--listen {host}:{port}: {reason}; name an address of this machine and a free port"
+        ) from error
     shown = f"[{host}]" if ":" in host else host
-    sys.stderr.write(f"simcoll: metrics at http://{shown}:{server.server_port}/metrics\n")
-    sys.stderr.flush()
-    return ""
+    return f"http://{shown}:{server.server_port}/metrics"
 
 
-def _write_again(registry: CollectorRegistry, request: MetricsRequest, output: Output) -> int:
-    """Write the file again and again, if one is given, until a signal ends the command."""
+def _write(textfile: Path | None, job_metrics: JobMetrics) -> None:
+    """Put the metrics in the file's place, whole; raises UsageError."""
+    if textfile is None:
+        return
     try:
+        write_whole(textfile, job_metrics.text())
+    except OSError as error:
+        raise UsageError(f"--textfile {textfile}: cannot be written: {error.strerror}") from error
+
+
+def _say(output: Output, where: str | None, textfile: Path | None) -> None:
+    if output.json:
+        written = None if textfile is None else str(textfile)
+        output.hand_over(json.dumps({"schema": "simcoll.metrics/1", "listen": where, "textfile": written}))
+    elif where is not None:
+        output.hand_over(f"metrics at {where}")
+
+
+def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics) -> int:
+    """Look again and again until the job has been over for long enough.
+
+    A file that cannot be written for a while, as on a full disk, is said once and tried again.
+    """
+    over_since, trouble = None, ""
+    with ThreadPoolExecutor(1, "simcoll-judge") as executor:
+        watch = JobWatch(folder, request.stall, executor)
         while True:
             begun = time.monotonic()
-            if request.textfile is not None and (reason := _write(registry, request.textfile)):
-                return output.refuse(CANNOT_START, reason)
-            if request.once:
-                return OK
-            if request.textfile is None:
-                threading.Event().wait()
-            time.sleep(max(request.interval - (time.monotonic() - begun), 0.0))
-    except KeyboardInterrupt:
+            job = watch.look()
+            if job is not None:
+                job_metrics.take(job, watch.tails)
+                trouble = _written(request.textfile, job_metrics, trouble)
+            now = time.monotonic()
+            over = job is not None and job.motion is Motion.ENDED
+            over_since = (over_since or now) if over else None
+            if over_since is not None and now - over_since >= request.linger:
+                break
+            time.sleep(max(request.interval - (now - begun), (now - begun) * (1 / _BUSY - 1)))
+    # What was judged beside the looks may be of an earlier one.
+    watch = JobWatch(folder, request.stall)
+    job = watch.look()
+    if job is None:
         return OK
+    job_metrics.take(job, watch.tails)
+    _written(request.textfile, job_metrics, trouble)
+    return exit_code(job)
 
 
-def _write(registry: CollectorRegistry, path: Path) -> str:
-    """Replace the file as a whole; returns why that cannot be, or an empty text."""
-    from prometheus_client import generate_latest
-
-    data = generate_latest(registry)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+def _written(textfile: Path | None, job_metrics: JobMetrics, trouble: str) -> str:
+    """Write the file; returns why that was not possible, and says so unless that is known (``trouble``)."""
     try:
-        draft.write_bytes(data)
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        return f"--textfile {path}: {error.strerror or error}; give a file in a folder that can be written"
+        _write(textfile, job_metrics)
+    except UsageError as error:
+        if str(error) != trouble:
+            warn(str(error))
+        return str(error)
     return ""

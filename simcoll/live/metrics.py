@@ -1,216 +1,192 @@
-"""A running job as Prometheus metrics: a collector that looks at the black boxes when it is scraped.
+"""A running job as Prometheus metrics: the figures of the last look, in few series also for thousands of ranks.
 
-Few series, whatever the job's size: each rank has its own in a job of up to 512 ranks; in a larger job those ranks have
-them for which others wait most. Groups are taken together by their description. Needs ``prometheus_client``.
+It needs prometheus_client (``pip install 'simcoll[metrics]'``).
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from simcoll import __version__
 from simcoll.blackbox.tail import BoxTail
-from simcoll.live.now import Doing, JobNow, Motion, RankNow
-from simcoll.live.watch import JobWatch
-from simcoll.spec.call import Call, bytes_of
-from simcoll.verifier.findings.describe import group_name
+from simcoll.core.io import printable
+from simcoll.live.now import Doing, GroupNow, JobNow, Motion
+from simcoll.live.tally import CallTally
 
-MOST_RANKS = 512
-"""Ranks that have series of their own, if the job has no more."""
+METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "simcoll_job_info": (
+        "The mode in which the job records, and the version of simcoll that reads.",
+        ("mode", "version"),
+    ),
+    "simcoll_job_state": ("1 for the state that the job is in, 0 for the others.", ("state",)),
+    "simcoll_job_still_seconds": ("Time since any record of the job changed.", ()),
+    "simcoll_job_step_seconds": ("Median of the ranks' step times, where their calls repeat.", ()),
+    "simcoll_job_looked_at_timestamp_seconds": ("When the records were read, in seconds since 1970.", ()),
+    "simcoll_ranks": ("Ranks by activity; unseen: ranks without a readable record.", ("doing",)),
+    "simcoll_collectives_finished_total": (
+        "Collectives that all recorded members have finished, summed over the groups of a description.",
+        ("group",),
+    ),
+    "simcoll_calls_total": ("Calls of all ranks; unknown: not read before newer ones took their place.", ("op",)),
+    "simcoll_call_bytes_total": (
+        "Bytes of these calls: the larger of what a rank sends and receives.",
+        ("op",),
+    ),
+    "simcoll_bus_bandwidth_bytes_per_second": (
+        "Median bus bandwidth of the size that takes most time, where devices state times.",
+        ("op", "group"),
+    ),
+    "simcoll_findings": ("Findings of the verifier on the recent records.", ("code", "severity")),
+    "simcoll_records_dropped_total": ("Records whose place in their ring newer ones have taken.", ()),
+    "simcoll_records_lost_total": ("Records and entries that could not be written.", ()),
+    "simcoll_rank_waiting_ratio": ("Share of its recent time for which a rank waited for others.", ("rank",)),
+    "simcoll_rank_late_ratio": ("Share of its recent time for which all others waited for a rank.", ("rank",)),
+    "simcoll_rank_awaited_by_ranks": (
+        "While the job stands: ranks that wait for this one; of the 16 for which most wait.",
+        ("rank",),
+    ),
+}
+"""The help line and the labels of each metric."""
 
-LATEST_RANKS = 64
-"""The ranks of a larger job that have them: those for which others wait most."""
+MOST_GROUPS = 16
+"""Descriptions of groups that are told apart; more are ``other``."""
 
-_MOST_GROUPS = 32
-_MOST_SPEEDS = 32
-_MOST_LABEL = 80
-_QUANTILES = (0.0, 0.5, 0.9, 1.0)
+MOST_AWAITED = 16
+"""Ranks that are named as those for which others wait."""
 
+_LONGEST = 64
+"""Characters of a label's value."""
 
-class JobCollector(Collector):
-    """The metrics of one job; each scrape is a look. No metric is there while no rank has left a record."""
-
-    def __init__(self, watch: JobWatch) -> None:
-        self._watch = watch
-        self._work = WorkByOp()
-        self._lock = threading.Lock()
-
-    def describe(self) -> Iterable[Metric]:
-        """None: a registry is not to look at the job when it takes the collector."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics as of now."""
-        with self._lock:
-            job = self._watch.look()
-            if job is None:
-                return
-            self._work.add(self._watch.tails)
-            yield from _of_job(job)
-            yield from _of_groups(job)
-            yield from _of_ranks(job)
-            yield from _of_work(self._work)
-            yield from _of_losses(self._watch.tails)
+_OTHER = "other"
+_UNSEEN = "unseen"
 
 
-class WorkByOp:
-    """Calls and bytes of all ranks by operation, counted from look to look.
+class JobMetrics(Collector):
+    """The metrics of one job; :meth:`take` hands over a look, of which every scrape sees the last.
 
-    Records that came and went between two looks count in the proportions of those at hand. Bytes are the larger of a
-    call's sent and received ones, as in nccl-tests.
+    Before any rank has recorded, the states of the job are 0 and nothing else is there.
     """
 
     def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.bytes: Counter[str] = Counter()
-        self._seen: dict[tuple[str, int], int] = {}
+        self._tally = CallTally()
+        self._finished: dict[tuple[str, tuple[int, ...]], tuple[str, int]] = {}
+        self._families: Sequence[Metric] = [_family("simcoll_job_state", _states(None))]
 
-    def add(self, tails: Sequence[BoxTail]) -> None:
-        """Count what is new in these files."""
-        for tail in tails:
-            if tail.header is None:
-                continue
-            key = str(tail.path), tail.header.wall_ns
-            before = self._seen.get(key, 0)
-            self._seen[key] = tail.newest
-            made = tail.newest - before
-            fresh = tail.slots["signature"][tail.slots["index"] > before]
-            if made <= 0 or not len(fresh):
-                continue
-            kinds, counts = np.unique(fresh, return_counts=True)
-            share = made / len(fresh)
-            for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
-                call = tail.entries.signatures.get(kind)
-                if call is not None:
-                    self.calls[call.op] += round(count * share)
-                    self.bytes[call.op] += round(count * share) * _size(call)
+    def take(self, job: JobNow, tails: Sequence[BoxTail]) -> None:
+        """Make the metrics of a look, and of the black boxes as it has left them."""
+        if self._tally.add(tails):
+            self._finished.clear()
+        for view in job.groups:
+            self._finish(view)
+        self._families = [_family(name, values) for name, values in self._values(job, tails).items()]
+
+    def collect(self) -> Iterator[Metric]:
+        """What prometheus_client calls at a scrape."""
+        yield from self._families
+
+    def registry(self) -> CollectorRegistry:
+        """A registry with these metrics alone."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return registry
+
+    def text(self) -> str:
+        """The metrics in Prometheus' text format, as a node exporter's textfile collector reads it."""
+        return generate_latest(self.registry()).decode("utf-8")
+
+    def _finish(self, view: GroupNow) -> None:
+        """Note a group's progress: its records may be gone from those at hand at the next look."""
+        key = view.group.name, view.group.ranks
+        _, before = self._finished.get(key, ("", 0))
+        self._finished[key] = _shown(view.group.description or view.group.name), max(before, view.finished)
+
+    def _values(self, job: JobNow, tails: Sequence[BoxTail]) -> dict[str, _Values]:
+        headers = [tail.header for tail in tails if tail.header is not None]
+        dropped = sum(max(tail.newest - tail.header.slot_count, 0) for tail in tails if tail.header is not None)
+        step = {} if job.step_seconds is None else {(): job.step_seconds}
+        named = self._named_groups()
+        return {
+            "simcoll_job_info": {(_shown(job.mode), __version__): 1},
+            "simcoll_job_state": _states(job.motion),
+            "simcoll_job_still_seconds": {(): job.still_seconds},
+            "simcoll_job_step_seconds": step,
+            "simcoll_job_looked_at_timestamp_seconds": {(): job.time_ns / 1e9},
+            "simcoll_ranks": _ranks(job),
+            "simcoll_collectives_finished_total": self._finished_by_group(named),
+            "simcoll_calls_total": _by_op(self._tally.calls),
+            "simcoll_call_bytes_total": _by_op(self._tally.bytes),
+            "simcoll_bus_bandwidth_bytes_per_second": _bandwidths(job, named),
+            "simcoll_findings": Counter((finding.code, finding.severity.value) for finding in job.findings),
+            "simcoll_records_dropped_total": {(): dropped},
+            "simcoll_records_lost_total": {(): sum(header.lost for header in headers)},
+            "simcoll_rank_waiting_ratio": {
+                (str(one.rank),): one.waiting for one in job.ranks if one.waiting is not None
+            },
+            "simcoll_rank_late_ratio": {(str(one.rank),): one.late for one in job.ranks if one.late is not None},
+            "simcoll_rank_awaited_by_ranks": _awaited(job),
+        }
+
+    def _named_groups(self) -> frozenset[str]:
+        """The descriptions that are told apart: the first ones, because a name must not come and go."""
+        return frozenset([*dict.fromkeys(name for name, _ in self._finished.values())][:MOST_GROUPS])
+
+    def _finished_by_group(self, named: frozenset[str]) -> _Values:
+        sums: Counter[tuple[str, ...]] = Counter()
+        for name, finished in self._finished.values():
+            sums[_label(name, named),] += finished
+        return sums
 
 
-def _size(call: Call) -> int:
-    return max(bytes_of(call.inputs) or 0, bytes_of(call.outputs) or 0)
+_Values = Mapping[tuple[str, ...], float]
+"""A metric's values by those of its labels."""
 
 
-def _gauge(name: str, text: str, value: float | None) -> Iterator[Metric]:
-    if value is not None:
-        yield GaugeMetricFamily(f"simcoll_{name}", text, value=value)
-
-
-def _family(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    family = GaugeMetricFamily(f"simcoll_{name}", text, labels=labels)
-    for values, value in rows:
-        family.add_metric([one[:_MOST_LABEL] for one in values], value)
+def _family(name: str, values: _Values) -> Metric:
+    about, labels = METRICS[name]
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(name, about, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
     return family
 
 
-def _of_job(job: JobNow) -> Iterator[Metric]:
-    states = [((motion.value,), float(job.motion is motion)) for motion in Motion]
-    yield _family("job_state", "1 for the state that the job is in: moving, standing, ended.", ["state"], states)
-    yield from _gauge("job_still_seconds", "Time since any record of the job changed.", job.still_seconds)
-    yield from _gauge("job_proved_stuck", "1 if the job can never go on.", float(job.proved))
-    yield from _gauge("ranks_expected", "Ranks of the job.", job.world_size)
-    doing = Counter(one.doing for one in job.ranks)
-    rows = [((one.value,), float(doing[one])) for one in Doing]
-    yield _family("ranks", "Recorded ranks by what they do.", ["doing"], rows)
-    yield from _gauge("step_seconds", "Median time of a rank's last training steps.", job.step_seconds)
-    steps = [one.steps for one in job.ranks if one.steps is not None]
-    if steps:
-        yield CounterMetricFamily("simcoll_steps", "Training steps that every rank has ended.", value=min(steps))
-    found = Counter((one.code, one.severity.value) for one in job.findings)
-    yield _family(
-        "findings",
-        "Findings on the records at hand, by code.",
-        ["code", "severity"],
-        [(key, float(count)) for key, count in sorted(found.items())],
-    )
+def _states(motion: Motion | None) -> _Values:
+    return {(one.value,): one is motion for one in Motion}
 
 
-def _of_groups(job: JobNow) -> Iterator[Metric]:
-    """Groups of one description together: the one that has come least far."""
-    least: dict[str, int] = {}
-    waited: dict[str, float] = {}
-    sizes: Counter[str] = Counter()
-    for view in job.groups:
-        name = group_name(view.group)
-        least[name] = min(least.get(name, view.finished), view.finished)
-        stuck = view.for_seconds if view.came and view.absent else 0.0
-        waited[name] = max(waited.get(name, 0.0), stuck)
-        sizes[name] = max(sizes[name], len(view.group.ranks))
-    names = [name for name, _ in sizes.most_common(_MOST_GROUPS)]
-    yield _family(
-        "group_finished_sequence",
-        "Number of the last collective that all recorded members finished, of the group that came least far.",
-        ["group"],
-        [((name,), float(least[name])) for name in names],
-    )
-    yield _family(
-        "group_waiting_seconds",
-        "Time since the first rank came to a collective to which another has not come; 0 if there is none.",
-        ["group"],
-        [((name,), waited[name]) for name in names],
-    )
-    rows = [
-        ((one.op, str(one.bytes), one.description or "", str(one.size)), one.bus_bandwidth)
-        for one in list(job.bandwidths)[:_MOST_SPEEDS]
-    ]
-    yield _family(
-        "bus_bandwidth_bytes_per_second",
-        "Median bus bandwidth (as in nccl-tests) of collectives whose device states their times.",
-        ["op", "bytes", "group", "size"],
-        rows,
-    )
+def _ranks(job: JobNow) -> _Values:
+    counts = Counter(one.doing for one in job.ranks)
+    known = {(doing.value,): counts[doing] for doing in Doing}
+    return known | {(_UNSEEN,): max(job.world_size - len(job.ranks), 0)}
 
 
-def _of_ranks(job: JobNow) -> Iterator[Metric]:
-    shown = _shown(job.ranks)
-    for name, text, values in (
-        (
-            "waiting_ratio",
-            "Share of its recent time in which a rank waited for others.",
-            {one.rank: one.waiting for one in job.ranks},
-        ),
-        (
-            "late_ratio",
-            "Share of its recent time in which all others waited for a rank.",
-            {one.rank: one.late for one in job.ranks},
-        ),
-    ):
-        known = {rank: value for rank, value in values.items() if value is not None}
-        rows = [((str(one.rank),), known[one.rank]) for one in shown if one.rank in known]
-        yield _family(f"rank_{name}", text, ["rank"], rows)
-        yield _family(f"ranks_{name}", f"{text[:-1]}, over all ranks.", ["quantile"], _quantiles(known))
+def _by_op(sums: Mapping[str, int]) -> _Values:
+    return {(op,): count for op, count in sorted(sums.items())}
 
 
-def _shown(ranks: Sequence[RankNow]) -> Sequence[RankNow]:
-    if len(ranks) <= MOST_RANKS:
-        return ranks
-    return sorted(ranks, key=lambda one: (-(one.late or 0.0), one.rank))[:LATEST_RANKS]
+def _bandwidths(job: JobNow, named: frozenset[str]) -> _Values:
+    found: dict[tuple[str, ...], float] = {}
+    for one in job.bandwidths:  # those that take most time come first
+        found.setdefault((one.op, _label(_shown(one.description), named)), one.bus_bandwidth)
+    return found
 
 
-def _quantiles(values: Mapping[int, float]) -> list[tuple[Sequence[str], float]]:
-    if not values:
-        return []
-    found = np.quantile(np.fromiter(values.values(), float), _QUANTILES)
-    return [((f"{at:g}",), float(value)) for at, value in zip(_QUANTILES, found, strict=True)]
+def _awaited(job: JobNow) -> _Values:
+    if job.motion is not Motion.STANDING:
+        return {}
+    counts = Counter(rank for one in job.ranks for rank in one.waits_for)
+    return {(str(rank),): count for rank, count in counts.most_common(MOST_AWAITED)}
 
 
-def _of_work(work: WorkByOp) -> Iterator[Metric]:
-    calls = CounterMetricFamily("simcoll_calls", "Calls of all ranks, by operation.", labels=["op"])
-    size = CounterMetricFamily("simcoll_bytes", "Bytes of the calls of all ranks, by operation.", labels=["op"])
-    for op in sorted(work.calls):
-        calls.add_metric([op], work.calls[op])
-        size.add_metric([op], work.bytes[op])
-    yield calls
-    yield size
+def _shown(text: str) -> str:
+    """A text of a record as the value of a label: printable, and of bounded length."""
+    return printable(text)[:_LONGEST]
 
 
-def _of_losses(tails: Sequence[BoxTail]) -> Iterator[Metric]:
-    headers = [(tail.newest, tail.header) for tail in tails if tail.header is not None]
-    dropped = sum(max(newest - header.slot_count, 0) for newest, header in headers)
-    lost = sum(header.lost for _, header in headers)
-    yield CounterMetricFamily("simcoll_overwritten_records", "Records that newer ones have overwritten.", value=dropped)
-    yield CounterMetricFamily("simcoll_lost_entries", "Entries of black boxes that found no room.", value=lost)
+def _label(name: str, named: Iterable[str]) -> str:
+    return name if name in named else _OTHER

@@ -87,7 +87,7 @@ class JobWatch:
 
     @property
     def tails(self) -> Sequence[BoxTail]:
-        """The files of the job's ranks as of the last look, by rank."""
+        """The black boxes of the job as the last look has left them, by rank."""
         return self._chosen
 
     def look(self) -> JobNow | None:

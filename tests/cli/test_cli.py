@@ -77,7 +77,7 @@ def test_help_lists_the_commands_that_exist(capsys):
     out = capsys.readouterr().out
     assert ended.value.code == 0
     listed = {line.split()[0] for line in out.splitlines() if line.startswith("    ") and line[4:5].isalpha()}
-    known = "run top metrics status verify simulate estimate plan topology calibrate demo preflight rules"
+    known = "run top status metrics verify simulate estimate plan topology calibrate demo preflight rules"
     assert set(known.split()) == listed
 
 

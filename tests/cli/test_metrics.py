@@ -1,294 +1,225 @@
-"""``simcoll metrics``: a job's metrics as a file and over HTTP, scraped by a real Prometheus, and what is refused."""
-
-from __future__ import annotations
+"""``simcoll metrics``: served, written, refused; the exit codes of ``simcoll status``."""
 
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-import urllib.parse
 import urllib.request
-from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
-from simcoll.blackbox import BlackBoxWriter, Slot, read_black_box
 from simcoll.cli import main
-from simcoll.cli.metrics import parsed_address
-from simcoll.core.record import Group, Source, State
+from simcoll.cli.metrics import parse_address
 from simcoll.errors import UsageError
-from simcoll.live.metrics import LATEST_RANKS, JobCollector, WorkByOp
-from simcoll.live.watch import JobWatch
-from tests.support.jobs import all_reduce, write_job, write_job_that_waits
-
-ROOT = Path(__file__).parents[2]
-PROGRAM = """
-import sys, time, torch, torch.distributed as dist, simcoll
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-tensor = torch.ones(1024)
-for step in range(4000):
-    time.sleep(0.05 if rank == 1 else 0.005)
-    dist.all_reduce(tensor)
-    simcoll.step()
-    if step == 300 and rank == 1 and sys.argv[1] == "hang":
-        time.sleep(600)
-"""
-SECONDS = 120
+from tests.support.jobs import write_job, write_job_that_waits
 
 
-def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """The samples of a page by their names and labels."""
-    families = text_string_to_metric_families(text)
-    return {(one.name, tuple(sorted(one.labels.items()))): one.value for family in families for one in family.samples}
-
-
-def written(folder: Path, path: Path, *options: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    assert main(["metrics", str(folder), "--textfile", str(path), "--once", *options]) == 0
-    return values(path.read_text())
-
-
-def test_a_file_of_a_job_that_ended_well(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path):
     write_job(tmp_path / "job")
-    path = tmp_path / "job.prom"
-    found = written(tmp_path / "job", path)
-    assert found["simcoll_job_state", (("state", "ended"),)] == 1
-    assert found["simcoll_job_state", (("state", "moving"),)] == 0
-    assert found["simcoll_ranks_expected", ()] == 4
-    assert found["simcoll_ranks", (("doing", "ended"),)] == 4
-    calls = {labels[0][1]: value for (name, labels), value in found.items() if name == "simcoll_calls_total"}
-    watch = JobWatch(tmp_path / "job")
-    job = watch.look()
-    assert job is not None
-    assert sum(calls.values()) == sum(one.calls for one in job.ranks)
-    boxes = [read_black_box(tail.path) for tail in watch.tails]
-    assert calls == Counter(box.record(row).call.op for box in boxes for row in range(len(box.slots)))
-    assert all(re.fullmatch(r"simcoll_[a-z_]+", name) for name, _ in found)
-    assert [one.name for one in tmp_path.iterdir() if "prom" in one.name] == ["job.prom"]
+    return tmp_path / "job"
 
 
-def test_findings_and_bytes_are_counted(tmp_path: Path) -> None:
-    write_job(tmp_path / "job", wrong=[1])
-    found = written(tmp_path / "job", tmp_path / "job.prom")
-    assert found["simcoll_findings", (("code", "SC104"), ("severity", "error"))] == 1
-    assert found["simcoll_bytes_total", (("op", "all_reduce"),)] > 0
+@contextmanager
+def served(folder, *options):
+    """The address at which the command answers, and its process."""
+    command = [sys.executable, "-m", "simcoll", "metrics", str(folder), "--listen", "127.0.0.1:0", "--json", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            yield json.loads(line)["listen"], process
+        finally:
+            process.kill()
 
 
-def test_a_job_that_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def scraped(address, accept=""):
+    with urllib.request.urlopen(urllib.request.Request(address, headers={"Accept": accept}), timeout=30) as answer:
+        return answer.read().decode(), answer.headers["Content-Type"]
+
+
+def until(address, text):
+    limit = time.monotonic() + 60
+    while text not in (said := scraped(address)[0]):
+        assert time.monotonic() < limit, said
+        time.sleep(0.1)
+    return said
+
+
+@pytest.mark.parametrize(("wrong", "code"), [((), 0), ((1,), 3)])
+def test_a_file_is_written_once(tmp_path, wrong, code):
+    write_job(tmp_path / "job", wrong=wrong)
+    assert main(["metrics", str(tmp_path / "job"), "--textfile", str(tmp_path / "job.prom"), "--once"]) == code
+    said = (tmp_path / "job.prom").read_text()
+    assert 'simcoll_job_state{state="ended"} 1.0' in said
+    assert ("SC104" in said) == bool(wrong)
+    assert {path.name for path in tmp_path.iterdir()} == {"job", "job.prom"}
+
+
+def test_a_job_that_stands_is_written_with_its_exit_code(tmp_path, monkeypatch):
     write_job_that_waits(tmp_path / "job")
     monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
-    watch = JobWatch(tmp_path / "job", 0.1)
-    registry = CollectorRegistry()
-    registry.register(JobCollector(watch))
-    generate_latest(registry)
-    time.sleep(0.3)
-    found = values(generate_latest(registry).decode())
-    assert found["simcoll_job_state", (("state", "standing"),)] == 1
-    assert found["simcoll_group_waiting_seconds", (("group", "default_pg"),)] > 0
+    options = ["--textfile", str(tmp_path / "job.prom"), "--once", "--stall", "0.1"]
+    assert main(["metrics", str(tmp_path / "job"), *options]) == 4
+    assert 'simcoll_job_state{state="standing"} 1.0' in (tmp_path / "job.prom").read_text()
 
 
-def test_no_metric_is_there_before_the_job(tmp_path: Path) -> None:
-    assert written(tmp_path, tmp_path / "job.prom") == {}
+def test_a_file_is_written_until_the_job_has_ended(tmp_path):
+    write_job(tmp_path / "job", wrong=[1])
+    options = ["--textfile", str(tmp_path / "job.prom"), "--interval", "0.1", "--linger", "0"]
+    assert main(["metrics", str(tmp_path / "job"), *options]) == 3
+    assert 'simcoll_findings{code="SC104",severity="error"} 1.0' in (tmp_path / "job.prom").read_text()
 
 
-def test_calls_that_the_window_has_lost_are_counted(tmp_path: Path) -> None:
-    box = BlackBoxWriter(tmp_path / "rank00000.simcoll", rank=0, world_size=1, mode="record", records=16)
-    group = box.group(Group("0", "default_pg", (0,)))
-    signature, source = box.signature(all_reduce(8)), box.source(Source("a.py", 1, "f"))
-    work, watch = WorkByOp(), JobWatch(tmp_path)
-    for total in (5, 105, 105, 1_000):
-        while box._next < total:
-            box.advance(box.schedule(Slot(group, box._next + 1, signature, source, state=State.STARTED)))
-        watch.look()
-        work.add(watch.tails)
-        assert work.calls == {"all_reduce": total}
-        assert work.bytes == {"all_reduce": total * 32}
-    found = written(tmp_path, tmp_path / "job.prom")
-    assert found["simcoll_overwritten_records_total", ()] == 1_000 - 16
+def test_a_reader_never_sees_half_a_file(tmp_path, folder):
+    path, halves, done = tmp_path / "job.prom", [], threading.Event()
+
+    def read():
+        while not done.is_set():
+            if path.exists() and not path.read_text().endswith("\n"):
+                halves.append(path.read_text())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    main(["metrics", str(folder), "--textfile", str(path), "--interval", "0.01", "--linger", "0.5"])
+    done.set()
+    reader.join()
+    assert halves == []
 
 
 @pytest.mark.slow
-def test_a_large_job_has_few_series(tmp_path: Path) -> None:
-    members = tuple(range(600))
-    for rank in members:
-        box = BlackBoxWriter(tmp_path / f"rank{rank:05d}.simcoll", rank=rank, world_size=600, mode="record", records=16)
-        group = box.group(Group("0", "default_pg", members))
-        for number in range(1, 5):
-            line = box.source(Source("a.py", 1, "f"))
-            box.advance(box.schedule(Slot(group, number, box.signature(all_reduce(8)), line, state=State.STARTED)))
-            time.sleep(0.002 if number == 1 else 0)
-        box.close()
-    found = written(tmp_path, tmp_path / "job.prom")
-    of_ranks = [labels for name, labels in found if name == "simcoll_rank_late_ratio"]
-    assert 0 < len(of_ranks) <= LATEST_RANKS
-    assert len(found) < 300
+def test_scrapes_are_answered_in_both_formats(folder):
+    with served(folder) as (address, _):
+        until(address, 'state="ended"} 1.0')
+        said, kind = scraped(address)
+        assert kind.startswith("text/plain")
+        said, kind = scraped(address, "application/openmetrics-text; version=1.0.0")
+        assert kind.startswith("application/openmetrics-text")
+        assert said.endswith("# EOF\n")
+
+
+@pytest.mark.slow
+def test_a_job_may_start_after_its_metrics(tmp_path):
+    (tmp_path / "out").mkdir()
+    with served(tmp_path / "out", "--interval", "0.1") as (address, _):
+        assert "simcoll_ranks{" not in scraped(address)[0]
+        write_job(tmp_path / "out" / "job")
+        until(address, 'simcoll_ranks{doing="ended"} 4.0')
+
+
+@pytest.mark.slow
+def test_the_command_ends_after_the_job(folder):
+    with served(folder, "--linger", "1") as (address, process):
+        until(address, 'state="ended"} 1.0')
+        assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_without_a_traceback(folder):
+    with served(folder) as (address, process):
+        until(address, 'state="ended"} 1.0')
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read().split() == ["simcoll:", "interrupted"]
+
+
+@pytest.mark.slow
+def test_a_client_that_says_nothing_keeps_nobody_waiting(folder):
+    with served(folder) as (address, _):
+        host, port = re.search(r"//(.*):(\d+)/", address).groups()
+        silent = [socket.create_connection((host, int(port))) for _ in range(20)]
+        until(address, 'state="ended"} 1.0')
+        for one in silent:
+            one.close()
 
 
 @pytest.mark.parametrize(
-    ("text", "address"),
-    [("0.0.0.0:9464", ("0.0.0.0", 9464)), (":80", ("127.0.0.1", 80)), ("[::1]:9", ("::1", 9)), ("node:0", ("node", 0))],
+    ("text", "expected"),
+    [("127.0.0.1:9464", ("127.0.0.1", 9464)), ("[::1]:0", ("::1", 0)), ("node-3.local:80", ("node-3.local", 80))],
 )
-def test_an_address(text: str, address: tuple[str, int]) -> None:
-    assert parsed_address(text) == address
-
-
-@pytest.mark.parametrize("text", ["", "9464", "host", "host:", "host:x", "host:70000", "host:-1", "host:999999999999"])
-def test_no_address(text: str) -> None:
-    with pytest.raises(UsageError, match="expected ADDRESS:PORT, such as"):
-        parsed_address(text)
+def test_an_address(text, expected):
+    assert parse_address(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    "text", ["", "9464", ":9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "h:65536", "h:-1", "::1:80", "[]:80", "h:²"]
+)
+def test_an_address_that_is_none_is_refused(text):
+    with pytest.raises(UsageError, match="expected ADDRESS:PORT"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
     [
-        ([], 2, "give --listen ADDRESS:PORT, --textfile PATH, or both"),
-        (["--listen", "nowhere"], 2, "expected ADDRESS:PORT"),
-        (["--textfile", "x.prom", "--interval", "0"], 2, "--interval 0: expected seconds"),
-        (["--textfile", "x.prom", "--interval", "nan"], 2, "--interval nan: expected seconds"),
-        (["--listen", ":0", "--once"], 2, "--once writes a file and ends"),
-        (["--textfile", "no-such-folder/x.prom", "--once"], 1, "No such file or directory; give a file in a folder"),
-        (["--listen", "203.0.113.1:9464"], 1, "give an address of this host and a free port"),
+        ((), "say where the metrics go"),
+        (("--once", "--listen", "127.0.0.1:0"), "--once goes with --textfile"),
+        (("--listen", "127.0.0.1:0", "--textfile", "a", "--once"), "--once goes with --textfile"),
+        (("--listen", "nowhere"), "expected ADDRESS:PORT"),
+        (("--listen", f"{'a' * 70}.example:0"), "--listen aaa"),
+        (("--textfile", "no-folder/job.prom"), "No such file or directory"),
+        (("--textfile", "a.prom", "--interval", "0"), "--interval 0"),
+        (("--textfile", "a.prom", "--interval", "nan"), "--interval nan"),
+        (("--textfile", "a.prom", "--linger", "-1"), "--linger -1"),
     ],
-    ids=str,
 )
-def test_what_is_refused(
-    tmp_path: Path, options: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["metrics", str(tmp_path), *options]) == code
-    assert said in " ".join(capsys.readouterr().err.split())
+def test_bad_options_are_refused_in_a_line(folder, monkeypatch, options, why, capsys):
+    monkeypatch.chdir(folder.parent)
+    assert main(["metrics", str(folder), *options]) == 2
+    said = capsys.readouterr()
+    assert why in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
 
 
-def test_a_port_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["metrics", str(tmp_path), "--listen", f":{taken.getsockname()[1]}"]) == 1
-    assert "Address already in use" in capsys.readouterr().err
+def test_a_port_in_use_is_refused(folder, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert main(["metrics", str(folder), "--listen", f"127.0.0.1:{server.getsockname()[1]}"]) == 2
+    said = capsys.readouterr().err
+    assert "Address already in use" in said
+    assert said.count("\n") == 1
 
 
-def test_without_the_extra_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("given", "why"), [("missing", "expected the folder"), ("empty", "no readable black box")])
+def test_a_folder_without_a_job_is_refused(tmp_path, given, why, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["metrics", str(tmp_path / given), "--textfile", str(tmp_path / "a.prom"), "--once"]) == 2
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "a.prom").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into every folder")
+def test_a_folder_that_may_not_be_written_is_refused(tmp_path, folder, capsys):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    assert main(["metrics", str(folder), "--textfile", str(tmp_path / "closed" / "a.prom")]) == 2
+    assert "Permission denied" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_for_a_while_is_said_once(tmp_path, folder, monkeypatch, capsys):
+    calls = []
+
+    def write(path, text):
+        calls.append(text)
+        if 1 < len(calls) < 5:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("simcoll.cli.metrics.write_whole", write)
+    options = ["--textfile", str(tmp_path / "a.prom"), "--interval", "0.05", "--linger", "0.5"]
+    assert main(["metrics", str(folder), *options]) == 0
+    assert capsys.readouterr().err.count("No space left on device") == 1
+    assert len(calls) > 5
+
+
+def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    assert main(["metrics", str(tmp_path), "--listen", ":0"]) == 1
-    assert "pip install 'simcoll[metrics]'" in capsys.readouterr().err
-
-
-def test_the_page_and_the_dashboard_name_the_metrics_that_exist(tmp_path: Path) -> None:
-    names = set()
-    write_job(tmp_path / "job")
-    (tmp_path / "steps").mkdir()
-    box = BlackBoxWriter(tmp_path / "steps" / "x.simcoll", rank=0, world_size=1, mode="record", records=16)
-    box.step()
-    box.step()
-    for folder in ("job", "steps"):
-        registry = CollectorRegistry()
-        registry.register(JobCollector(JobWatch(tmp_path / folder)))
-        text = generate_latest(registry).decode()
-        names |= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    page = (ROOT / "docs" / "metrics.md").read_text()
-    assert set(re.findall(r"`(simcoll_\w+)", page)) == names
-    dashboard = json.loads((ROOT / "docs" / "grafana" / "simcoll.json").read_text())
-    asked = [one["expr"] for panel in dashboard["panels"] for one in panel["targets"]]
-    used = {name for text in asked for name in re.findall(r"simcoll_\w+", text)}
-    assert used <= names
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"]) >= 10
-
-
-@contextmanager
-def running(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(command, text=True, start_new_session=True, **options)
-    try:
-        yield process
-    finally:
-        if process.stderr is not None:
-            process.stderr.close()
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
-
-
-@contextmanager
-def scraped(folder: Path, tmp_path: Path) -> Iterator[Callable[[str], dict[str, float]]]:
-    """Prometheus that scrapes ``simcoll metrics``; gives a query's values by their labels."""
-    metrics = [sys.executable, "-m", "simcoll", "metrics", str(folder), "--listen", "127.0.0.1:0"]
-    with running(*metrics, stderr=subprocess.PIPE) as serving, socket.create_server(("127.0.0.1", 0)) as free:
-        assert serving.stderr is not None
-        target = re.search(r"http://(\S+)/metrics", serving.stderr.readline())
-        assert target is not None
-        port = free.getsockname()[1]
-        free.close()
-        (tmp_path / "prometheus.yml").write_text(
-            "scrape_configs:\n  - job_name: llama\n    scrape_interval: 500ms\n    scrape_timeout: 500ms\n"
-            f"    static_configs:\n      - targets: ['{target[1]}']\n"
-        )
-        prometheus = [
-            "prometheus",
-            f"--config.file={tmp_path}/prometheus.yml",
-            f"--storage.tsdb.path={tmp_path}/tsdb",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ]
-
-        def query(text: str) -> dict[str, float]:
-            address = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": text})
-            try:
-                with urllib.request.urlopen(address, timeout=10) as answer:
-                    found = json.load(answer)["data"]["result"]
-            except OSError:
-                return {}
-            plain = ("__name__", "instance", "job")
-            return {
-                ",".join(text for name, text in sorted(one["metric"].items()) if name not in plain): float(
-                    one["value"][1]
-                )
-                for one in found
-            }
-
-        with running(*prometheus, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-            yield query
-
-
-def until(ask: Callable[[], dict[str, float]], holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
-    limit = time.monotonic() + SECONDS
-    while time.monotonic() < limit:
-        if holds(found := ask()):
-            return found
-        time.sleep(0.3)
-    raise AssertionError(f"not seen in {SECONDS} s; last: {found}")
-
-
-@pytest.mark.gloo
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Debian's package prometheus is not installed")
-@pytest.mark.parametrize("kind", ["slow", "hang"])
-def test_prometheus_sees_a_real_job(tmp_path: Path, kind: str) -> None:
-    program, folder = tmp_path / "program.py", tmp_path / "out"
-    program.write_text(PROGRAM)
-    folder.mkdir()
-    run = [sys.executable, "-m", "simcoll", "run", "--mode", "record", "--nproc-per-node", "3", "--out", str(folder)]
-    with (
-        running(*run, str(program), kind, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL),
-        scraped(folder, tmp_path) as query,
-    ):
-        late = until(lambda: query("simcoll_rank_late_ratio"), lambda found: found.get("1", 0.0) > 0.3)
-        assert late["0"] < 0.2 > late["2"]
-        assert query('simcoll_job_state{state="moving"}') == {"moving": 1.0}
-        until(lambda: query("simcoll_steps_total"), lambda found: found.get("", 0.0) > 20)
-        until(lambda: query("rate(simcoll_bytes_total[10s])"), lambda found: found.get("all_reduce", 0.0) > 4096)
-        assert query("simcoll_findings") == {}
-        if kind == "hang":
-            until(lambda: query('simcoll_job_state{state="standing"}'), lambda found: found == {"standing": 1.0})
-            until(lambda: query("simcoll_findings"), lambda found: [*found] == ["SC201,warning"])
-            until(lambda: query("simcoll_group_waiting_seconds"), lambda found: found["default_pg"] > 1)
+    monkeypatch.delitem(sys.modules, "simcoll.live.metrics", raising=False)
+    assert main(["metrics", str(folder), "--listen", "127.0.0.1:0"]) == 2
+    said = capsys.readouterr().err
+    assert "pip install 'simcoll[metrics]'" in said
+    assert said.count("\n") == 1

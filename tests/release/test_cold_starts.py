@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[int, str, tuple[object, ...]]] = {
     "metrics": (2, "", ("metrics", "no-such-folder")),
     "status": (2, "", ("status", "no-such-folder")),
     "top": (2, "", ("top", "--once")),
+    "metrics": (2, "", ("metrics", "no-such-folder", "--listen", "127.0.0.1:0")),
 }
 """The exit code, a word that is printed, and the command's words."""
 

@@ -231,12 +231,12 @@ def _shortest(
     for part, own in zip(columns.parts, known, strict=True):
         slots = part.trace.slots[_rows(own, common)]
         shortest = np.minimum(shortest, (slots["finished_ns"] - slots["started_ns"]).astype(np.float64) / 1e9)
-        sizes = np.array([_size(call) for call in part.trace.signatures] or [0], np.int64)
+        sizes = np.array([bytes_of_call(call) for call in part.trace.signatures] or [0], np.int64)
         size = np.maximum(size, sizes[slots["signature"]])
     return shortest, size
 
 
-def _size(call: Call) -> int:
+def bytes_of_call(call: Call) -> int:
     """The larger of a call's two sides; 0 where a dtype's width is not known."""
     sides = bytes_of(call.inputs), bytes_of(call.outputs)
     return 0 if None in sides else min(max(sides[0] or 0, sides[1] or 0), 1 << 60)
