@@ -29,7 +29,6 @@ _COMMANDS: Final = {
     "run": "start a job as torchrun does, and report what is wrong",
     "demo": "a planted bug on four simulated ranks, no torch needed",
     "verify": "say what happened to a job, from what its ranks left",
-    "metrics": "a running job for Prometheus: over HTTP, or as a file for node_exporter",
     "status": "say in one line whether a running job moves, and why not; for scripts",
     "top": "watch a running job: who waits for whom, since when, and why",
     "metrics": "give the figures of a running job to Prometheus, by HTTP or in a file",

@@ -25,7 +25,8 @@ METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "simcoll_job_state": ("1 for the state that the job is in, 0 for the others.", ("state",)),
     "simcoll_job_still_seconds": ("Time since any record of the job changed.", ()),
-    "simcoll_job_step_seconds": ("Median of the ranks' step times, where their calls repeat.", ()),
+    "simcoll_job_step_seconds": ("Median of the ranks' step times, where they are marked or calls repeat.", ()),
+    "simcoll_job_steps_total": ("Training steps that every rank has ended, where the program marks them.", ()),
     "simcoll_job_looked_at_timestamp_seconds": ("When the records were read, in seconds since 1970.", ()),
     "simcoll_ranks": ("Ranks by activity; unseen: ranks without a readable record.", ("doing",)),
     "simcoll_collectives_finished_total": (
@@ -109,12 +110,14 @@ class JobMetrics(Collector):
         headers = [tail.header for tail in tails if tail.header is not None]
         dropped = sum(max(tail.newest - tail.header.slot_count, 0) for tail in tails if tail.header is not None)
         step = {} if job.step_seconds is None else {(): job.step_seconds}
+        ended = [one.steps for one in job.ranks if one.steps is not None]
         named = self._named_groups()
         return {
             "simcoll_job_info": {(_shown(job.mode), __version__): 1},
             "simcoll_job_state": _states(job.motion),
             "simcoll_job_still_seconds": {(): job.still_seconds},
             "simcoll_job_step_seconds": step,
+            "simcoll_job_steps_total": {(): min(ended)} if ended else {},
             "simcoll_job_looked_at_timestamp_seconds": {(): job.time_ns / 1e9},
             "simcoll_ranks": _ranks(job),
             "simcoll_collectives_finished_total": self._finished_by_group(named),

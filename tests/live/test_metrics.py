@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from benchmarks.verify_boxes import Job
 from benchmarks.verify_boxes import write_job as write_large_job
+from simcoll.blackbox import BlackBoxWriter
 from simcoll.live.metrics import METRICS, MOST_AWAITED, MOST_GROUPS, JobMetrics
 from simcoll.live.now import Motion
 from simcoll.live.watch import JobWatch
@@ -187,3 +189,16 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_exist():
     panels = document["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["title"] and panel.get("targets", [1]) for panel in panels)
+
+
+def test_steps_are_those_that_every_rank_has_ended(tmp_path):
+    write_job(tmp_path / "job")
+    for rank, steps in enumerate((7, 5)):
+        box = BlackBoxWriter(tmp_path / f"rank{rank:05d}.simcoll", rank=rank, world_size=2, mode="record", records=16)
+        for _ in range(steps):
+            box.step()
+    _, metrics, _ = seen(tmp_path / "job")
+    assert ("simcoll_job_steps_total",) not in samples(metrics.text())
+    shutil.rmtree(tmp_path / "job")
+    _, metrics, _ = seen(tmp_path)
+    assert samples(metrics.text())["simcoll_job_steps_total",] == 5

@@ -47,7 +47,6 @@ COMMANDS: dict[str, tuple[int, str, tuple[object, ...]]] = {
     "topology": (0, "h100", ("topology", "list")),
     "rules": (0, "reduce-op-mismatch", ("rules", "SC104")),
     "demo": (0, "SC104", ("demo",)),
-    "metrics": (2, "", ("metrics", "no-such-folder")),
     "status": (2, "", ("status", "no-such-folder")),
     "top": (2, "", ("top", "--once")),
     "metrics": (2, "", ("metrics", "no-such-folder", "--listen", "127.0.0.1:0")),
