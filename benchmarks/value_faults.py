@@ -183,10 +183,10 @@ def rounds_of(workload: Workload, most: int | None, first: int) -> list[Round]:
 
 def table(rounds: Sequence[Round]) -> Table:
     """Shares by fault and kind of ranks, and by program."""
-    made = Table(box=box.SIMPLE_HEAD, title="simcoll: faults found by --values all", width=WIDTH)
+    made = Table(box=box.SIMPLE_HEAD, title="simcoll: faults found by --values all", pad_edge=False)
     for name in ("fault", "where"):
         made.add_column(name, no_wrap=True)
-    for name in ("rounds", "found", "right rank", "right call"):
+    for name in ("rounds", "found", "rank", "call"):
         made.add_column(name, justify="right", no_wrap=True)
     kinds = {workload.name: workload.kind for workload in WORKLOADS}
     for fault in FAULTS:
