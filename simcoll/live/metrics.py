@@ -109,15 +109,16 @@ class JobMetrics(Collector):
     def _values(self, job: JobNow, tails: Sequence[BoxTail]) -> dict[str, _Values]:
         headers = [tail.header for tail in tails if tail.header is not None]
         dropped = sum(max(tail.newest - tail.header.slot_count, 0) for tail in tails if tail.header is not None)
-        step = {} if job.step_seconds is None else {(): job.step_seconds}
+        step: _Values = {} if job.step_seconds is None else {(): job.step_seconds}
         ended = [one.steps for one in job.ranks if one.steps is not None]
+        steps: _Values = {(): min(ended)} if ended else {}
         named = self._named_groups()
         return {
             "simcoll_job_info": {(_shown(job.mode), __version__): 1},
             "simcoll_job_state": _states(job.motion),
             "simcoll_job_still_seconds": {(): job.still_seconds},
             "simcoll_job_step_seconds": step,
-            "simcoll_job_steps_total": {(): min(ended)} if ended else {},
+            "simcoll_job_steps_total": steps,
             "simcoll_job_looked_at_timestamp_seconds": {(): job.time_ns / 1e9},
             "simcoll_ranks": _ranks(job),
             "simcoll_collectives_finished_total": self._finished_by_group(named),
@@ -164,8 +165,8 @@ def _states(motion: Motion | None) -> _Values:
 
 def _ranks(job: JobNow) -> _Values:
     counts = Counter(one.doing for one in job.ranks)
-    known = {(doing.value,): counts[doing] for doing in Doing}
-    return known | {(_UNSEEN,): max(job.world_size - len(job.ranks), 0)}
+    unseen = max(job.world_size - len(job.ranks), 0)
+    return {**{(doing.value,): counts[doing] for doing in Doing}, (_UNSEEN,): unseen}
 
 
 def _by_op(sums: Mapping[str, int]) -> _Values:
