@@ -22,6 +22,8 @@ from simcoll.live.watch import JobWatch
 
 if TYPE_CHECKING:
     from simcoll.live.metrics import JobMetrics
+    from simcoll.live.span_sender import SpanSender
+    from simcoll.live.spans import StandingSpans
 
 _BUSY = 0.2
 """Looks take at most this share of the time, whatever the interval."""
@@ -49,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=60.0,
         help="go on for so long after the job has ended, for the last scrape or a restart (60)",
     )
+    parser.add_argument(
+        "--otel",
+        action="store_true",
+        help="send an OpenTelemetry span for each collective in which the job stands (OTEL_EXPORTER_OTLP_ENDPOINT)",
+    )
     parser.add_argument("--stall", metavar="SECONDS", type=float, help="as for simcoll status")
 
 
@@ -67,6 +74,7 @@ class MetricsRequest:
     interval: float
     once: bool
     linger: float
+    otel: bool
     stall: float | None
     json: bool
     plain: bool
@@ -85,12 +93,17 @@ def metrics(request: MetricsRequest) -> int:
             job_metrics.take(job, watch.tails)
             _write(request.textfile, job_metrics)
             return exit_code(job)
+        sender = _sender() if request.otel else None
         _write(request.textfile, job_metrics)
         where = None if address is None else _serve(*address, job_metrics)
     except UsageError as error:
         return output.refuse(BAD_INPUT, str(error))
     _say(output, where, request.textfile)
-    return _follow(folder, request, job_metrics)
+    try:
+        return _follow(folder, request, job_metrics, None if sender is None else sender.spans)
+    finally:
+        if sender is not None:
+            sender.close()
 
 
 def _checked(request: MetricsRequest) -> tuple[str, int] | None:
@@ -99,6 +112,8 @@ def _checked(request: MetricsRequest) -> tuple[str, int] | None:
         raise UsageError("say where the metrics go: --listen ADDRESS:PORT, --textfile PATH, or both")
     if request.once and (request.textfile is None or request.listen is not None):
         raise UsageError("--once goes with --textfile PATH alone")
+    if request.once and request.otel:
+        raise UsageError("--otel follows a job; leave --once out")
     if not 0 < request.interval < math.inf:
         raise UsageError(f"--interval {request.interval:g}: expected seconds, such as 0.5")
     if not request.linger >= 0:
@@ -128,6 +143,16 @@ def _job_metrics() -> JobMetrics:
             raise
         raise UsageError("simcoll metrics needs prometheus_client: pip install 'simcoll[metrics]'") from None
     return JobMetrics()
+
+
+def _sender() -> SpanSender:
+    try:
+        from simcoll.live.span_sender import SpanSender
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "opentelemetry":
+            raise
+        raise UsageError("--otel needs OpenTelemetry's SDK: pip install 'simcoll[otel]'") from None
+    return SpanSender()
 
 
 def _serve(host: str, port: int, job_metrics: JobMetrics) -> str:
@@ -163,7 +188,7 @@ def _say(output: Output, where: str | None, textfile: Path | None) -> None:
         output.hand_over(f"metrics at {where}")
 
 
-def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics) -> int:
+def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics, spans: StandingSpans | None) -> int:
     """Look again and again until the job has been over for long enough.
 
     A file that cannot be written for a while, as on a full disk, is said once and tried again.
@@ -175,6 +200,8 @@ def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics) -> i
             begun = time.monotonic()
             job = watch.look()
             if job is not None:
+                if spans is not None:
+                    spans.take(job)
                 job_metrics.take(job, watch.tails)
                 trouble = _written(request.textfile, job_metrics, trouble)
             now = time.monotonic()

@@ -321,8 +321,7 @@ class ReplicaWatch:
         if self._session.values != "all":
             return True
         size = sum(tensor.nbytes for _, tensor in items)
-        between = min(1 << (size // _READ_EACH_TIME).bit_length(), _MOST_BETWEEN)
-        return between == 1 or number % (between * looks) == 0
+        return number % min(1 << (looks * size // _READ_EACH_TIME).bit_length(), looks * _MOST_BETWEEN) == 0
 
     def _index(self, key: _Key, kind: str, items: Sequence[Named]) -> int | None:
         """The number of a set of tensors, which is described when it is first met; None of too many."""

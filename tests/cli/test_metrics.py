@@ -1,5 +1,6 @@
 """``simcoll metrics``: served, written, refused; the exit codes of ``simcoll status``."""
 
+import gzip
 import json
 import os
 import re
@@ -11,8 +12,10 @@ import threading
 import time
 import urllib.request
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from simcoll.cli import main
 from simcoll.cli.metrics import parse_address
@@ -139,6 +142,37 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(folder):
             one.close()
 
 
+@pytest.mark.slow
+def test_spans_reach_a_collector(tmp_path, monkeypatch):
+    write_job_that_waits(tmp_path / "job")
+    received = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            zipped = self.headers.get("Content-Encoding") == "gzip"
+            received.append((self.path, gzip.decompress(data) if zipped else data))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
+        with served(tmp_path / "job", "--otel", "--stall", "0.1", "--interval", "0.1") as (address, process):
+            until(address, 'state="standing"} 1.0')
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        collector.shutdown()
+    ((path, data),) = received
+    assert path == "/v1/traces"
+    (span,) = ExportTraceServiceRequest.FromString(data).resource_spans[0].scope_spans[0].spans
+    assert span.name == "all_reduce stands"
+    assert span.end_time_unix_nano > span.start_time_unix_nano > 0
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("127.0.0.1:9464", ("127.0.0.1", 9464)), ("[::1]:0", ("::1", 0)), ("node-3.local:80", ("node-3.local", 80))],
@@ -216,10 +250,20 @@ def test_a_file_that_cannot_be_written_for_a_while_is_said_once(tmp_path, folder
     assert len(calls) > 5
 
 
-def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "simcoll.live.metrics", raising=False)
-    assert main(["metrics", str(folder), "--listen", "127.0.0.1:0"]) == 2
+@pytest.mark.parametrize(
+    ("library", "modules", "extra"),
+    [
+        ("prometheus_client", ["metrics"], "metrics"),
+        ("opentelemetry", ["span_sender", "spans"], "otel"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch, library, modules, extra, capsys):
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    for name in modules:
+        monkeypatch.delitem(sys.modules, f"simcoll.live.{name}", raising=False)
+    assert main(["metrics", str(folder), "--listen", "127.0.0.1:0", "--otel"]) == 2
     said = capsys.readouterr().err
-    assert "pip install 'simcoll[metrics]'" in said
+    assert f"pip install 'simcoll[{extra}]'" in said
     assert said.count("\n") == 1

@@ -1,0 +1,28 @@
+"""Spans sent to an OpenTelemetry collector, by OTLP over HTTP.
+
+Where they go is said by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT (http://localhost:4318).
+"""
+
+from __future__ import annotations
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from simcoll import __version__
+from simcoll.live.spans import StandingSpans
+
+
+class SpanSender:
+    """The ``spans`` of a job, and a thread that sends those that have ended."""
+
+    def __init__(self) -> None:
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "simcoll"}))
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self.spans = StandingSpans(self._provider.get_tracer("simcoll", __version__))
+
+    def close(self) -> None:
+        """End and send what is open; a collector that does not answer delays this by its timeout."""
+        self.spans.close()
+        self._provider.shutdown()
