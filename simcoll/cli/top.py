@@ -32,6 +32,7 @@ from simcoll.live.now import JobNow, Motion
 from simcoll.live.screen import FILTERS, ORDERS, Choice, JobScreen
 from simcoll.live.watch import JobWatch
 
+_LONGEST_SECONDS = 1e6
 _KEYS = "q quit  p pause  s sort  f filter  g group  r rank  j/k down/up"
 
 
@@ -75,7 +76,7 @@ def top(request: TopRequest) -> int:
     """
     output = Output(json=request.json, plain=request.plain)
     try:
-        if request.interval <= 0:
+        if not 0 < request.interval < _LONGEST_SECONDS:
             raise UsageError(f"--interval {request.interval:g}: expected seconds, such as 0.5")
         folder = job_folder(request.folder)
         if request.once:

@@ -91,10 +91,14 @@ class StepMarks:
         place = int(np.searchsorted(self.times, time_ns, side="right"))
         before = int(self.numbers[place - 1]) if place else 0
         if place == len(self.numbers):
-            if last or self.ended == before:
+            if self.ended == before:
                 return StepNumber(self.ended + 1, exact=True)
+            if last:
+                # The rank may have ended the step since its last call.
+                return StepNumber(self.ended + 1, exact=False)
             passed = (time_ns - int(self.times[-1])) / 1e9
-            return StepNumber(min(before + 1 + int(passed / (self.seconds or passed)), self.ended + 1), exact=False)
+            steps = 0 if self.seconds is None else int(passed / self.seconds)
+            return StepNumber(min(before + 1 + steps, self.ended + 1), exact=False)
         after = int(self.numbers[place])
         if after == before + 1:
             return StepNumber(after, exact=True)

@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.blackbox.table import TableEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.record import Group, State
 from simcoll.core.steps import period_of
@@ -45,14 +46,14 @@ class GroupTable:
         self.groups: list[Group] = []
         self._numbers: dict[tuple[str, tuple[int, ...], int], int] = {}
         self._of_object: dict[tuple[int, int], int] = {}
-        self._own: dict[int, tuple[int, Integers]] = {}
+        self._own: dict[int, tuple[TableEntries, int, Integers]] = {}
 
     def numbers(self, tail: BoxTail) -> Integers:
         """The job's number of each group in a rank's own table."""
         entries = tail.entries.groups
         known = self._own.get(id(tail))
-        if known is not None and known[0] == len(entries):
-            return known[1]
+        if known is not None and known[0] is tail.entries and known[1] == len(entries):
+            return known[2]
         lives: dict[tuple[str, tuple[int, ...]], int] = {}
         found = []
         for index in sorted(entries):
@@ -65,7 +66,7 @@ class GroupTable:
                 self.groups.append(group)
             found.append(number)
         numbers = np.array(found, np.int64)
-        self._own[id(tail)] = len(entries), numbers
+        self._own[id(tail)] = tail.entries, len(entries), numbers
         return numbers
 
 

@@ -58,6 +58,9 @@ _JUDGING = 10.0
 
 _LEAST_BUSY = 0.1
 
+_WRITTEN_AT_THE_END = frozenset({"values", "state", "batch", "trained"})
+"""Kinds of events that a rank writes after its last exception: what was on its way from a device."""
+
 
 class JobWatch:
     """The black boxes of one job below a folder. ``patience`` in seconds takes the place of the job's own pace.
@@ -349,7 +352,8 @@ def _doing(box: BlackBox, record: Record | None, end: LaunchedRank | None, *, he
         if end.stopped:
             return Doing.STOPPED
         return Doing.FAILED if end.exit_code else Doing.ENDED
-    if box.events and box.events[-1].kind == "exception":
+    last = next((event.kind for event in reversed(box.events) if event.kind not in _WRITTEN_AT_THE_END), "")
+    if last == "exception":
         return Doing.FAILED
     if box.closed_ns:
         return Doing.ENDED

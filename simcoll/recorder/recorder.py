@@ -130,7 +130,7 @@ class Recorder:
             group=entry.log.group.name,
             sequence=entry.sequence,
             type=type(error).__name__,
-            message=str(error),
+            message=_text_of(error),
             source=source_document(source),
         )
 
@@ -149,6 +149,14 @@ class Recorder:
     def close(self) -> None:
         """Write all that is pending; the box stays readable whether or not this is called."""
         self._box.close()
+
+
+def _text_of(error: BaseException) -> str:
+    """The text of an exception of the program's, which may fail as any of its code may."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def box_name(rank: int) -> str:

@@ -39,6 +39,8 @@ def mark_steps(optimizer: SteppedOptimizer) -> Any:
     ``optimizer``, as Accelerate's do, the inner one is taken.
     """
     innermost: Any = optimizer
-    while hasattr(inner := getattr(innermost, "optimizer", None), "register_step_post_hook"):
+    seen = {id(innermost)}
+    while hasattr(inner := getattr(innermost, "optimizer", None), "register_step_post_hook") and id(inner) not in seen:
         innermost = inner
+        seen.add(id(inner))
     return innermost.register_step_post_hook(lambda *_: step())

@@ -39,10 +39,16 @@ def test_number_between_thinned_marks_is_about_right() -> None:
 
 
 def test_last_call_is_in_the_step_behind_the_ended_ones() -> None:
-    assert marks(1_001).at(1_001 * SECOND + 5, last=True) == StepNumber(1_002, exact=True)
+    assert marks(1_001).at(1_001 * SECOND + 5, last=True) == StepNumber(1_002, exact=False)
     assert marks(1_001).at(1_000 * SECOND + 5) == StepNumber(1_001, exact=False)
     assert marks(12).at(13 * SECOND) == StepNumber(13, exact=True)
     assert str(StepNumber(1_002, exact=False)) == "about step 1,002"
+
+
+def test_one_mark_and_a_counter_that_is_ahead_of_it() -> None:
+    found = StepMarks.of([*ended_event(2), Event(STEP, SECOND, {"number": 1})])
+    assert found is not None
+    assert found.at(SECOND) == StepNumber(2, exact=False)
 
 
 def test_pace_is_that_of_the_last_steps() -> None:

@@ -62,7 +62,8 @@ def told(kind: str, message: str) -> Told | None:
     """What an exception (the name of its type, its text) tells by itself; None where it tells nothing."""
     number = _ERRNO.search(message)
     if number is not None and (known := ERRNOS.get(int(number["number"]))) is not None:
-        return known
+        # A terminal that has gone gives EIO as well, without the name of a file.
+        return None if known is ERRNOS[5] and ": '" not in message[number.end() :] else known
     if kind == "MemoryError" or _NO_MEMORY.search(message):
         return _MEMORY
     return _CODE if kind in _MISTAKES else None

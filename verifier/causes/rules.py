@@ -378,7 +378,11 @@ def _ras(at: Situation) -> list[Suspicion]:
         away = {one.host for one in missing} - answered
         cause = Cause.MACHINE if away and answered else Cause.RANK
         evidence = [Evidence("NCCL RAS", _ras_text(one.host, one.pid, dead=one.dead)) for one in missing[:_MOST]]
-        ranks = [rank for one in missing for rank, pid in at.facts.pids.items() if pid == one.pid]
+        # Containers number their processes alike: a number that several ranks have names none of them.
+        by_pid: dict[int, list[int]] = {}
+        for rank, pid in at.facts.pids.items():
+            by_pid.setdefault(pid, []).append(rank)
+        ranks = [known[0] for one in missing if len(known := by_pid.get(one.pid, [])) == 1]
         found.append(_by(at, "missing in RAS", cause, Strength.WEAK, Restart.UNKNOWN, evidence, sorted(set(ranks))))
     if remote := [one for one in at.facts.ras if one.error == _REMOTE_ERROR]:
         evidence = [

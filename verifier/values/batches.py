@@ -63,11 +63,12 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Training:
-    """What the ranks wrote of one model: the names of the groups that share out its data, the lines at which they ran
-    it, and their batches by the number of the step.
+    """What the ranks wrote of one model: the names of the groups that share out its data, together and by rank, the
+    lines at which they ran it, and their batches by the number of the step.
     """
 
     groups: dict[str, None] = field(default_factory=dict)
+    names: dict[int, tuple[str, ...]] = field(default_factory=dict)
     sources: dict[int, Source] = field(default_factory=dict)
     batches: defaultdict[int, dict[int, _Batch]] = field(default_factory=lambda: defaultdict(dict))
     steps: defaultdict[int, dict[int, _Step]] = field(default_factory=lambda: defaultdict(dict))
@@ -97,7 +98,8 @@ def _read(traces: Sequence[Trace]) -> dict[_Model, _Training]:
                 if index is not None and model is not None and trace.rank in model.ranks:
                     training = models[index] = found.setdefault(model, _Training())
                     names = event.data.get("groups")
-                    training.groups.update(dict.fromkeys(map(str, names) if isinstance(names, list) else ()))
+                    training.names[trace.rank] = tuple(map(str, names)) if isinstance(names, list) else ()
+                    training.groups.update(dict.fromkeys(training.names[trace.rank]))
                     training.sources[trace.rank] = source_of(event.data)
             elif event.kind == "batch":
                 written = models.get(number(event, "inputs") or 0)
@@ -169,9 +171,15 @@ class _Gradients:
         self._traces = traces
         self._training = training
         self._sent: dict[int, Mapping[tuple[str, int], SideValues]] = {}
+        self._told: dict[tuple[int, ...], bool] = {}
 
-    def differ(self, ranks: Sequence[int]) -> bool:
+    def differ(self, ranks: tuple[int, ...]) -> bool:
         """True if ranks with the same batch and the same random numbers added up other gradients, in most places."""
+        if ranks not in self._told:
+            self._told[ranks] = self._differ(ranks)
+        return self._told[ranks]
+
+    def _differ(self, ranks: Sequence[int]) -> bool:
         pairs = [pair for call in self._calls(ranks) for pair in self._pairs(ranks, call)]
         return 2 * sum(abs(one - other) > _ALIKE * max(abs(one), abs(other)) for one, other in pairs) > len(pairs)
 
@@ -184,8 +192,12 @@ class _Gradients:
             mine = [steps[rank] for rank in ranks]
             alike = len({step.random for step in mine}) == 1 or not any(step.drew for step in mine)
             if alike and len({step.calls for step in mine}) == 1:
-                for group, (first, last) in zip(self._training.groups, mine[0].calls, strict=False):
-                    yield from ((group, sequence) for sequence in range(first + 1, last + 1))
+                groups = self._training.names.get(ranks[0], ())
+                spans = dict(zip(groups, mine[0].calls, strict=False))
+                for group, sequence in self._of(ranks[0]):
+                    first, last = spans.get(group, (0, 0))
+                    if first < sequence <= last:
+                        yield group, sequence
 
     def _pairs(self, ranks: Sequence[int], call: tuple[str, int]) -> Iterator[tuple[float, float]]:
         """The elements of the first rank's gradients at the places that were written down, each beside another's."""

@@ -22,6 +22,10 @@ def test_pythons_own_text_is_understood(number: int) -> None:
     assert told(type(error).__name__, str(error)) is ERRNOS[number]
 
 
+def test_a_terminal_that_has_gone_is_no_fault_of_the_host() -> None:
+    assert told("OSError", "[Errno 5] Input/output error") is None
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
