@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,23 +138,26 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def _job_metrics() -> JobMetrics:
-    try:
+    with _needing("prometheus_client", "simcoll metrics needs prometheus_client: pip install 'simcoll[metrics]'"):
         from simcoll.live.metrics import JobMetrics
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "prometheus_client":
-            raise
-        raise UsageError("simcoll metrics needs prometheus_client: pip install 'simcoll[metrics]'") from None
     return JobMetrics()
 
 
 def _sender() -> SpanSender:
-    try:
+    with _needing("opentelemetry", "--otel needs OpenTelemetry's SDK: pip install 'simcoll[otel]'"):
         from simcoll.live.span_sender import SpanSender
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "opentelemetry":
-            raise
-        raise UsageError("--otel needs OpenTelemetry's SDK: pip install 'simcoll[otel]'") from None
     return SpanSender()
+
+
+@contextlib.contextmanager
+def _needing(library: str, advice: str) -> Iterator[None]:
+    """Raise UsageError with the advice where an import lacks this library."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != library:
+            raise
+        raise UsageError(advice) from None
 
 
 def _serve(host: str, port: int, job_metrics: JobMetrics) -> str:

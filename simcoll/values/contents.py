@@ -7,14 +7,23 @@ a large tensor do not.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.values.folding import ADDED, FACTOR
+
+_Item = TypeVar("_Item")
+
+_LAST_SECONDS = 0.5
 
 _ROW = 255
 """Words that are added up. An odd number: rows of a matrix that are exchanged do not fall on rows of words."""
@@ -57,6 +66,35 @@ class HostCopy:
     def here(self) -> bool:
         """True if the numbers have come."""
         return self.arrived is None or self.arrived.query()
+
+
+class Arrivals(Generic[_Item]):
+    """Copies on their way to the host, in the order in which they were begun, each with what it is of.
+
+    Every thread of the rank may add one.
+    """
+
+    def __init__(self) -> None:
+        self._open: deque[tuple[HostCopy, _Item]] = deque()
+        self._lock = threading.Lock()
+
+    def add(self, copy: HostCopy, item: _Item) -> None:
+        """Wait for a copy."""
+        with self._lock:
+            self._open.append((copy, item))
+
+    def settle(self, take: Callable[[npt.NDArray[np.int64], _Item], None], *, last: bool = False) -> None:
+        """Hand over what has come, up to the first that has not; the ``last`` time, also what comes soon."""
+        deadline = time.monotonic() + _LAST_SECONDS
+        with self._lock:
+            while self._open:
+                copy, item = self._open[0]
+                while last and not copy.here() and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                if not copy.here():
+                    return
+                self._open.popleft()
+                take(copy.words.numpy(), item)
 
 
 class Hasher:

@@ -10,7 +10,7 @@ import functools
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from hashlib import blake2b
@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -29,7 +30,7 @@ from simcoll.core.record import source_document
 from simcoll.recorder.session import Session
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice
-from simcoll.values.contents import Hasher, HostCopy, is_plain
+from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import folded
 from simcoll.wrapper.process_group import RecordedProcessGroup
 
@@ -43,7 +44,6 @@ _LEAST_ELEMENTS = 8
 
 _FIRST_ELEMENTS = 1 << 16
 _DEPTH = 4
-_LAST_SECONDS = 0.5
 _ABBREVIATED = 1 << 16
 """Characters of the plain values in a batch that are looked at."""
 
@@ -77,14 +77,13 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """The digests of a batch's tensors, and after them for each whether it is data, on their way to the host; and the
-    digest of what else is in the batch.
+    """A batch whose numbers are on their way to the host: the digests of its tensors, and after them for each whether
+    it is data. ``others`` is the digest of what else is in the batch.
     """
 
     model: int
     number: int
     others: int
-    copy: HostCopy
 
 
 class BatchWatch:
@@ -97,8 +96,7 @@ class BatchWatch:
         self._ordinals: Counter[tuple[int, ...]] = Counter()
         self._count = 0
         self._hasher = Hasher()
-        self._open: deque[_Pending] = deque()
-        self._lock = threading.Lock()
+        self._arrivals: Arrivals[_Pending] = Arrivals()
 
     def entered(self, module: nn.Module, places: Callable[[], _Ranks | None], inputs: Sequence[object]) -> None:
         """A forward pass begins; ``places`` finds the module's data-parallel ranks when it is first met."""
@@ -174,26 +172,19 @@ class BatchWatch:
         with _disable_current_modes(), torch.no_grad():
             copy = HostCopy.of(torch.cat([digests, *(_is_data(tensor) for tensor in tensors)]))
         self._choice.spent(time.monotonic() - began)
-        with self._lock:
-            self._open.append(_Pending(known.index, number, _digest(items), copy))
+        self._arrivals.add(copy, _Pending(known.index, number, _digest(items)))
         return _Pass(number, tuple(map(calls_made, known.groups)), _random_state())
 
     def settle(self, *, last: bool = False) -> None:
         """Write down what has come to the host; the ``last`` time, what comes soon."""
+        self._arrivals.settle(self._arrived, last=last)
+
+    def _arrived(self, words: npt.NDArray[np.int64], of: _Pending) -> None:
         recorder = self._session.existing_recorder()
-        deadline = time.monotonic() + _LAST_SECONDS
-        with self._lock:
-            while self._open:
-                first = self._open[0]
-                while last and not first.copy.here() and time.monotonic() < deadline:
-                    time.sleep(0.001)
-                if not first.copy.here():
-                    return
-                self._open.popleft()
-                digests, data = np.split(first.copy.words.numpy(), 2)
-                if recorder is not None and data.any():
-                    whole, part = folded(digests)[0] ^ first.others, folded(digests[data != 0])[0]
-                    recorder.event("batch", inputs=first.model, number=first.number, hash=whole, data=part)
+        digests, data = np.split(words, 2)
+        if recorder is not None and data.any():
+            whole, part = folded(digests)[0] ^ of.others, folded(digests[data != 0])[0]
+            recorder.event("batch", inputs=of.model, number=of.number, hash=whole, data=part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,16 @@ import functools
 import gc
 import os
 import sys
-import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -41,7 +42,7 @@ from simcoll.recorder.dynamo import leave_class_uncompiled, leave_uncompiled
 from simcoll.recorder.session import Session, active_session, pipelines
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice, budget_wanted
-from simcoll.values.contents import Hasher, HostCopy, is_plain
+from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import STEPPED, folded
 from simcoll.wrapper.batches import BatchWatch, calls_made, ranks_of_ddp, watch_fsdp
 
@@ -61,7 +62,6 @@ _MOST_NAMES = 500_000
 _MOST_GROUPS = 4
 """Parameter groups of an optimizer whose settings are written down."""
 
-_LAST_SECONDS = 0.5
 _DDP = "DistributedDataParallel"
 _EQUALISING = (
     "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
@@ -134,14 +134,6 @@ class _Boundary:
     settings: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """Digests that are on their way to the host, and the event that they are for."""
-
-    copy: HostCopy
-    data: dict[str, object]
-
-
 class ReplicaWatch:
     """The replicated tensors of one rank. It ends with the rank's groups, as their pipelines do."""
 
@@ -156,8 +148,7 @@ class ReplicaWatch:
         self._ordinals: Counter[object] = Counter()
         self._sets: dict[object, int | None] = {}
         self._hashers: dict[int, Hasher] = {}
-        self._open: deque[_Pending] = deque()
-        self._lock = threading.Lock()
+        self._arrivals: Arrivals[dict[str, object]] = Arrivals()
 
     # A model of DistributedDataParallel.
 
@@ -311,8 +302,7 @@ class ReplicaWatch:
         copy = HostCopy.of(hasher.digests([tensor for _, tensor in items]))
         self._choice.spent(time.monotonic() - began)
         data = {"at": boundary.place, "steps": boundary.steps, "settings": boundary.settings}
-        with self._lock:
-            self._open.append(_Pending(copy, {"replicas": index, **data}))
+        self._arrivals.add(copy, {"replicas": index, **data})
 
     def _is_due(self, device: str, items: Sequence[Named], number: int, looks: int) -> bool:
         """True unless a graph is captured, or all boundaries are looked at and a large set on a host can wait."""
@@ -351,19 +341,13 @@ class ReplicaWatch:
 
     def settle(self, *, last: bool = False) -> None:
         """Write down what has come to the host; the ``last`` time, what comes soon."""
+        self._arrivals.settle(self._arrived, last=last)
+
+    def _arrived(self, words: npt.NDArray[np.int64], data: dict[str, object]) -> None:
         recorder = self._session.existing_recorder()
-        deadline = time.monotonic() + _LAST_SECONDS
-        with self._lock:
-            while self._open:
-                first = self._open[0]
-                while last and not first.copy.here() and time.monotonic() < deadline:
-                    time.sleep(0.001)
-                if not first.copy.here():
-                    return
-                self._open.popleft()
-                if recorder is not None:
-                    whole, parts = folded(first.copy.words.numpy())
-                    recorder.event("state", **first.data, hash=whole, parts=parts)
+        if recorder is not None:
+            whole, parts = folded(words)
+            recorder.event("state", **data, hash=whole, parts=parts)
 
     # Its end, as a group's pipeline has it.
 
