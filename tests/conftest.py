@@ -53,6 +53,14 @@ hypothesis.settings.load_profile("simcoll")
 # Commands and ranks that tests start are forks of a process that has torch; tests marked `cold` go without.
 warm.install()
 
+# Modules and tests that are collected stay: to look through them for garbage is a third of what collecting costs.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of several workers' tests those come first that take longest; ``--no-loadscope-reorder`` keeps this order.
