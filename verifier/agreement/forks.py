@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 import os
 import stat
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, TypeAlias, TypeGuard
@@ -64,12 +66,28 @@ def text_of(file: str) -> Text | None:
             data = os.read(fd, _MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(data)
-        return Text(tuple(data.decode("utf-8", "replace").splitlines()), tree)
-    except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return Text(tuple(data.decode("utf-8", "replace").splitlines()), _parsed(data))
+    except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return None
+
+
+_PARSING = threading.Lock()
+_ATTEMPTS = 3
+
+
+def _parsed(data: bytes) -> ast.Module:
+    """The tree of a program's text.
+
+    Python 3.11 counts the depth of a tree for all threads in one place, and raises SystemError where two of them parse
+    at a time (https://github.com/python/cpython/issues/106905): so ours do it in turn, and once more where another was
+    in between.
+    """
+    with _PARSING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(SystemError):
+                return ast.parse(data)
+        return ast.parse(data)
 
 
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
