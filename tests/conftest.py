@@ -29,6 +29,7 @@ import hypothesis
 import pytest
 
 from tests.support import warm
+from tests.support.loopback_names import name_loopback
 from tests.support.order import place_of
 from tests.support.seeds import ALL
 
@@ -49,6 +50,9 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 # Every machine is slow at times, and what is asked of a test is its result.
 hypothesis.settings.register_profile("simcoll", deadline=None)
 hypothesis.settings.load_profile("simcoll")
+
+# Before any process is started: all of them have the names.
+name_loopback()
 
 # Commands and ranks that tests start are forks of a process that has torch; tests marked `cold` go without.
 warm.install()

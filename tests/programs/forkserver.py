@@ -6,15 +6,16 @@ Each line on stdin is a request, ``{"script": ..., "arguments": [], "ranks": 4, 
 the ranks' black boxes. Starting a rank costs milliseconds instead of the seconds that importing torch takes.
 
 A rank is a fork that leaves :func:`serve` and goes on as an interpreter of its own that runs the script: it ends as any
-program does, with exception hooks, threads joined, functions of ``atexit`` called and modules cleared. Only the C++
-objects that importing torch had made before the fork are not destroyed: that takes longer than most programs. A process
-of its own holds the store, as torchrun's agent does. The first rank that fails ends the others with SIGTERM.
+program does, with exception hooks, threads joined, functions of ``atexit`` called and what it has made destroyed. Only
+what importing torch had made before the fork is not: that takes longer than most programs. A process of its own holds
+the store, as torchrun's agent does. The first rank that fails ends the others with SIGTERM.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
-import gc
+import functools
 import json
 import os
 import select
@@ -28,6 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from simcoll.autoload import autoload
+
+sys.path[0] = str(Path(__file__).parents[2])  # a rank will have its script's folder there
+from tests.support.warm import collapse_memory, keep_modules, run_to_the_end, settle  # noqa: E402
 
 WARM = (
     "torch.distributed.fsdp",
@@ -78,9 +82,7 @@ class Rank:
 
 def serve() -> str:
     """Answer requests; returns in a rank alone, with the script to run."""
-    sys.path[0] = str(Path(__file__).parents[2])  # a rank will have its script's folder there
-    from tests.support.warm import collapse_memory
-
+    imported = frozenset(sys.modules)
     for number, line in enumerate(sys.stdin):
         request = json.loads(line)
         if number == COLLAPSES_AT:
@@ -91,7 +93,7 @@ def serve() -> str:
         for rank in range(request["ranks"]):
             pid = os.fork()
             if pid == 0:
-                _become(rank, request, port)
+                _become(rank, request, port, imported)
                 sys.argv = [str(request["script"]), *request.get("arguments", ())]
                 return str(request["script"])
             ranks.append(Rank(rank, pid, os.pidfd_open(pid)))
@@ -122,9 +124,11 @@ def _host_store() -> tuple[int, int]:
         return int(stream.read()), pid
 
 
-def _become(rank: int, request: dict[str, Any], port: int) -> None:
+def _become(rank: int, request: dict[str, Any], port: int, imported: frozenset[str]) -> None:
     """Turn this fork into a rank: its environment, its output, its arguments."""
     os.setsid()
+    # What is registered first is called last.
+    atexit.register(keep_modules, imported)
     # Functions of on_exit are called from the last to the first: what the rank itself makes is destroyed before.
     LIBC.on_exit(LIBC._exit, None)
     world = str(request["ranks"])
@@ -201,6 +205,5 @@ def run_as_main(script: str) -> None:
 if __name__ == "__main__":
     for name in WARM:
         import_module(name)
-    gc.collect()
-    gc.freeze()
-    run_as_main(serve())
+    settle()
+    run_to_the_end(functools.partial(run_as_main, serve()))

@@ -288,8 +288,9 @@ def _starts_ranks(words: Sequence[str]) -> bool:
 class Hidden:
     """torch and what needs it, imported and yet not there until somebody imports it; then simcoll's hook is called."""
 
-    def __init__(self, modules: dict[str, types.ModuleType]) -> None:
+    def __init__(self, modules: dict[str, types.ModuleType], kept: frozenset[str]) -> None:
         self._modules = modules
+        self.kept = kept
         self._specs = {name: module.__spec__ for name, module in modules.items()}
         self._restored = False
 
@@ -342,12 +343,17 @@ def warm_up() -> Hidden:
         for name, module in sys.modules.items()
         if name not in before and name.partition(".")[0] in ("torch", "simcoll") and module is not None
     }
+    settle()
+    collapse_memory()
+    return Hidden(needs_torch, frozenset(sys.modules))
+
+
+def settle() -> None:
+    """What is here stays as it is in all forks: neither their collector nor their end goes through it."""
     for library in weakref.finalize._registry:  # type: ignore[attr-defined]
-        library.atexit = False  # at its end a command need not take back what torch registered when it was imported
+        library.atexit = False  # what torch registered when it was imported need not be taken back
     gc.collect()
     gc.freeze()
-    collapse_memory()
-    return Hidden(needs_torch)
 
 
 def collapse_memory() -> None:
@@ -456,7 +462,7 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     # What is registered first is called last.
-    atexit.register(_keep, frozenset(sys.modules))
+    atexit.register(keep_modules, hidden.kept)
     # Functions of on_exit are called from the last to the first: what the command itself makes is destroyed before.
     _LIBC.on_exit(_LIBC._exit, None)
     random.seed()
@@ -473,7 +479,7 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
     os.close(answer)
 
 
-def _keep(names: frozenset[str]) -> None:
+def keep_modules(names: frozenset[str]) -> None:
     """Have the interpreter's end clear no module that was there before the command: writing to all takes its time.
 
     Those that hold what a command has made, its process groups, are cleared.
@@ -520,7 +526,8 @@ def run_to_the_end(run: Callable[[], object]) -> None:
         code = 1
         raise
     finally:
-        if code >= 0:
+        # A fork of a fork passes here twice with one exception.
+        if code >= 0 and not hasattr(sys, "end_of_simcoll_test"):
             sys.end_of_simcoll_test = End(code)  # type: ignore[attr-defined]
 
 
