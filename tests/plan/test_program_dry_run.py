@@ -139,8 +139,10 @@ def varied(
     return Case("", ranks, model, layout, Conventions(*("float32",) * 3, clips=False, reports_loss=True), arguments)
 
 
-ALWAYS = [three_d(4, 2, 2), varied("ddp", 4), varied("fsdp", 4, micro=2), varied("fsdp", 4, replicas=2)]
+ALWAYS = [three_d(4, 2, 2), varied("ddp", 4), varied("fsdp", 4, micro=2, replicas=2)]
 AT_NIGHT = [
+    varied("fsdp", 4, micro=2),
+    varied("fsdp", 4, replicas=2),
     *(fsdp2(ranks) for ranks in (2, 4, 8)),
     three_d(2, 2, 1),
     three_d(8, 2, 2),

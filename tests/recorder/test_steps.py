@@ -16,6 +16,7 @@ from simcoll.backends.threaded.run import run_threaded
 from simcoll.blackbox import BlackBoxWriter, read_black_box
 from simcoll.cli import main
 from simcoll.core.steps import StepMarks
+from tests.support.seeds import nightly
 
 PROGRAM = """
 import torch, torch.distributed as dist, simcoll
@@ -38,20 +39,35 @@ BY_OPTIMIZER = PROGRAM.replace("MARK", "simcoll.mark_steps(optimizer)").replace(
 UNMARKED = PROGRAM.replace("MARK", "").replace("END", "")
 """Rank 1 makes a call of its own in step 5."""
 
+CASES = (
+    ("step", BY_HAND, True, "record"),
+    ("optimizer", BY_OPTIMIZER, True, "detail"),
+    ("unmarked", UNMARKED, False, "record"),
+)
+"""Each program is run in one mode on every change, and in the other one in ``make nightly``."""
+
 
 @pytest.mark.gloo
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["record", "detail"])
 @pytest.mark.parametrize(
-    ("text", "exact"), [(BY_HAND, True), (BY_OPTIMIZER, True), (UNMARKED, False)], ids=["step", "optimizer", "unmarked"]
+    ("text", "exact", "mode"),
+    [
+        pytest.param(text, exact, mode, id=f"{name}-{mode}", marks=nightly(mode != usual))
+        for name, text, exact, usual in CASES
+        for mode in ("record", "detail")
+    ],
 )
 def test_a_report_names_the_step(tmp_path: Path, text: str, exact: bool, mode: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(text)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "simcoll", "run", "--mode", mode, "--standalone", "--nproc-per-node", "3"]
+    command = [sys.executable, "-m", "simcoll", "run", "--mode", mode, "--stall", "2", "--standalone"]
     ended = subprocess.run(
-        [*command, "--out", str(out), str(program)], capture_output=True, text=True, check=False, timeout=120
+        [*command, "--nproc-per-node", "3", "--out", str(out), str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert ended.returncode == 3, ended.stderr
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
