@@ -10,6 +10,7 @@ about twice the number of calls that differ.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -153,6 +154,9 @@ _TAIL = 7 * _UNIT // 2
 _SAME_LINE, _OTHER_CALL = 3 * _UNIT // 2, 5 * _UNIT
 _NARROW, _WIDE = 32, 4096
 _FAR = np.int64(1) << np.int64(56)
+_KEY = np.array([1, 1 << 32], np.int64)
+_TABLE = 1 << 20
+"""So many pairs of different calls are priced at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,23 +172,74 @@ class Path:
     reached: int
 
 
-def substitution(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False) -> Ints:
-    """The cost of pairing tokens: one row for each of ``reference``, one column for each of ``other``.
+class _Pairs:
+    """The costs of pairing the calls of two sequences.
 
     Calls that state the same belong together from whatever lines they come; with ``by_line`` only those of one line do.
     """
-    rows, columns = features[reference][:, None, :], features[other][None, :, :]
-    alike = rows == columns
-    cost = np.where(alike[..., OP] & alike[..., LINE], _SAME_LINE, _OTHER_CALL).astype(np.int64)
-    cost[alike[..., OUTLINE]] = _UNIT
-    cost[alike[..., STATEMENT]] = 0
-    if by_line:
-        cost = np.where(alike[..., STATEMENT] & alike[..., LINE], 0, _OTHER_CALL)
-    else:
-        cost += ~alike[..., LINE]
-    cost[reference == UNKNOWN, :] = 0
-    cost[:, other == UNKNOWN] = 0
-    return cost
+
+    def __init__(self, features: Ints, reference: Ints, other: Ints, *, by_line: bool = False) -> None:
+        self._features, self._by_line = features, by_line
+        self.reference, self.other = reference, other
+
+    def along(self, count: int) -> Ints:
+        """The costs of pairing the first ``count`` calls place by place."""
+        return self._cost(self.reference[:count], self.other[:count])
+
+    def within(self, band: int) -> Callable[[int], Ints]:
+        """A function that gives a row of the band of :func:`_banded`; what lies outside of the sequences is far."""
+        n, m, width = len(self.reference), len(self.other), 2 * band + 1
+        padded = np.full(m + 2 * width + n, m, np.int64)
+        padded[band : band + m] = np.arange(m)
+        kinds, rows = np.unique(self.reference, return_inverse=True)
+        others, columns = np.unique(self.other, return_inverse=True)
+        if len(kinds) * len(others) <= _TABLE:
+            table = self._cost(kinds[:, None], others[None, :])
+            table = np.concatenate([table, np.full((len(table), 1), _FAR)], axis=1)
+            padded = np.append(columns, len(others))[padded]
+            return lambda i: table[rows[i]][padded[i : i + width]]
+        tokens, beyond = np.append(self.other, 0)[padded], padded == m
+
+        def row(i: int) -> Ints:
+            cost = self._cost(self.reference[i], tokens[i : i + width])
+            cost[beyond[i : i + width]] = _FAR
+            return cost
+
+        return row
+
+    def least(self) -> tuple[Ints, Ints]:
+        """For each call of either sequence what it costs at least, paired with any call of the other."""
+        return self._least(self.reference, self.other), self._least(self.other, self.reference)
+
+    def _least(self, own: Ints, others: Ints) -> Ints:
+        if (others == UNKNOWN).any():
+            return np.zeros(len(own), np.int64)
+        mine, theirs = self._features[own], self._features[others]
+
+        def found(*columns: int) -> npt.NDArray[np.bool_]:
+            keys = [(one[:, columns] @ _KEY[: len(columns)]) for one in (mine, theirs)]
+            return np.isin(keys[0], keys[1])
+
+        if self._by_line:
+            cost = np.where(found(STATEMENT, LINE), 0, _OTHER_CALL)
+        else:
+            cost = np.where(found(OP, LINE), _SAME_LINE, _OTHER_CALL)
+            cost[found(OUTLINE)] = _UNIT
+            cost[found(STATEMENT)] = 0
+        cost[own == UNKNOWN] = 0
+        return cost
+
+    def _cost(self, reference: Ints, other: Ints) -> Ints:
+        alike = self._features[reference] == self._features[other]
+        if self._by_line:
+            cost = np.where(alike[..., STATEMENT] & alike[..., LINE], 0, _OTHER_CALL)
+        else:
+            cost = np.where(alike[..., OP] & alike[..., LINE], _SAME_LINE, _OTHER_CALL).astype(np.int64)
+            cost[alike[..., OUTLINE]] = _UNIT
+            cost[alike[..., STATEMENT]] = 0
+            cost += ~alike[..., LINE]
+        cost[(reference == UNKNOWN) | (other == UNKNOWN)] = 0
+        return cost
 
 
 def align(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False) -> Path:
@@ -218,16 +273,28 @@ def align(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False
 
 
 def _window(features: Ints, reference: Ints, other: Ints, by_line: bool, tail: int) -> Path:
-    kinds, rows = np.unique(reference, return_inverse=True)
-    others, columns = np.unique(other, return_inverse=True)
-    table = substitution(features, kinds, others, by_line=by_line)
+    pairs = _Pairs(features, reference, other, by_line=by_line)
+    n, m = len(reference), len(other)
+    least = [np.concatenate([[0], np.cumsum(np.minimum(each, _EXTEND))]) for each in pairs.least()]
+    if int(pairs.along(min(n, m)).sum()) + abs(n - m) * tail <= _beyond(least, 0) + _OPEN:
+        return Path(np.arange(m), min(n, m))
     band = _NARROW
     while True:
-        cost, path = _banded(table, rows, columns, min(band, _WIDE), tail)
-        # Only paths that lack more calls than the band is wide lie outside of it.
-        if cost <= _EXTEND * (band + 1) or band >= min(_WIDE, max(len(rows), len(columns))):
+        cost, path = _banded(pairs, min(band, _WIDE), tail)
+        if cost <= _beyond(least, band) or band >= min(_WIDE, max(n, m)):
             return path
         band *= 8
+
+
+def _beyond(least: Sequence[Ints], band: int) -> int:
+    """The least cost of a path that leaves the band.
+
+    It lacks more calls of one sequence than the band is wide. Each call of the other sequence costs what it costs at
+    least, except as many at the end as the path may leave to come. ``least`` has the sums of these costs by length.
+    """
+    [n, m] = (len(each) - 1 for each in least)
+    left = max(0, m - band - 1), max(0, n - band - 1)
+    return (band + 1) * _EXTEND + min(int(each[min(k, len(each) - 1)]) for each, k in zip(least, left, strict=True))
 
 
 def common_prefix(reference: Ints, other: Ints) -> int:
@@ -241,16 +308,14 @@ _DIAGONAL, _VERTICAL, _HORIZONTAL = 0, 1, 2
 _OPENS_VERTICAL, _OPENS_HORIZONTAL = 4, 8
 
 
-def _banded(table: Ints, rows: Ints, columns: Ints, band: int, tail: int) -> tuple[int, Path]:
+def _banded(pairs: _Pairs, band: int, tail: int) -> tuple[int, Path]:
     """The best path that stays within ``band`` of the diagonal, and its cost.
 
     Row i of the band holds the columns j = i - band ... i + band. ``tail`` is the cost of each call after the end of
     the other sequence.
     """
-    n, m, width = len(rows), len(columns), 2 * band + 1
-    table = np.concatenate([table, np.full((len(table), 1), _FAR)], axis=1)
-    padded = np.full(m + 2 * width + n, table.shape[1] - 1, np.int64)
-    padded[band : band + m] = columns
+    n, m, width = len(pairs.reference), len(pairs.other), 2 * band + 1
+    paired = pairs.within(band)
     slope = np.arange(width) * _EXTEND
     best = np.where(np.arange(width) < band, _FAR, slope - band * _EXTEND + _OPEN)
     best[band] = 0
@@ -260,7 +325,7 @@ def _banded(table: Ints, rows: Ints, columns: Ints, band: int, tail: int) -> tup
     steps[0, band + 1 : band + 2] |= _OPENS_HORIZONTAL
     ends = [(int(best[m + band]) + n * tail, 0, m)] if m <= band else []
     for i in range(1, n + 1):
-        diagonal = best + table[rows[i - 1]][padded[i - 1 : i - 1 + width]]
+        diagonal = best + paired(i - 1)
         above[:-1] = best[1:] + (_OPEN + _EXTEND)
         extended = np.append(vertical[1:], _FAR) + _EXTEND
         vertical = np.minimum(above, extended)

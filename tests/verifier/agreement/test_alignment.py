@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcoll.verifier.agreement import alignment
 from simcoll.verifier.agreement.alignment import UNKNOWN, Ints, align
 
 LETTERS = np.array([[k, k, k, k] for k in range(26)], np.int64)
@@ -66,12 +68,14 @@ def test_a_path_is_in_order_and_complete(reference: str, other: str) -> None:
     assert not beyond or path.reached == len(reference)
 
 
+@pytest.mark.parametrize("table", [1 << 20, 0], ids=["of-kinds", "of-calls"])
+@pytest.mark.parametrize("narrow", [1, 32])
 @given(st.text("abcd", max_size=12), st.text("abcd", max_size=12))
-def test_the_cost_is_the_least(reference: str, other: str) -> None:
-    """A path is as cheap as the best of all paths, by the plain recursion."""
-    assert _cost(reference, other, align(LETTERS, tokens(reference), tokens(other)).partner.tolist()) == pytest.approx(
-        _least(reference, other)
-    )
+def test_the_cost_is_the_least(narrow: int, table: int, reference: str, other: str) -> None:
+    """A path is as cheap as the best of all paths, by the plain recursion, however narrow the first band is."""
+    with mock.patch.multiple(alignment, _NARROW=narrow, _TABLE=table):
+        path = align(LETTERS, tokens(reference), tokens(other))
+    assert _cost(reference, other, path.partner.tolist()) == pytest.approx(_least(reference, other))
 
 
 def _cost(reference: str, other: str, partner: list[int]) -> float:
@@ -110,6 +114,18 @@ def test_a_call_skipped_in_every_step() -> None:
     path = align(LETTERS, tokens("abc" * 300), tokens("ac" * 300))
     assert path.reached == 900
     assert set(range(900)) - set(path.partner.tolist()) == set(range(1, 900, 3))
+
+
+@pytest.mark.slow
+def test_calls_that_differ_throughout_are_paired_place_by_place() -> None:
+    """Every call states something else; one is skipped: no wider band than the first is needed."""
+    features = np.array([[k, k, 0, 0] for k in range(40_000)], np.int64)
+    reference, other = np.arange(20_000), np.delete(np.arange(20_000, 40_000), 9_000)
+    path = align(features, reference, other)
+    assert path.partner.tolist() == list(range(19_999))
+    with mock.patch.object(alignment, "_banded", side_effect=AssertionError):
+        same = align(features, reference, np.arange(20_000, 40_000))
+    assert same.partner.tolist() == list(range(20_000))
 
 
 @pytest.mark.slow
