@@ -29,11 +29,11 @@ from simcoll.core.ranges import parse_ranks
 from simcoll.core.trace import Trace
 from simcoll.errors import BAD_INPUT, SimcollError, UsageError
 from simcoll.topology.request import TopologyRequest
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report
-from simcoll.verifier.postmortem import exit_code
 from simcoll.verifier.views.chart import Chart
+from simcoll.verifier.views.requested import View, charted, viewed
 from simcoll.verifier.views.selection import Selection
-from simcoll.verifier.views.view import View, charted, viewed
 
 if TYPE_CHECKING:
     from simcoll.topology.graph import Topology

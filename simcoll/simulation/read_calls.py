@@ -15,8 +15,8 @@ from simcoll.simulation.scenario import (
     CallPlan,
     Fault,
     Loop,
+    ModelParameter,
     Override,
-    Parameter,
     Peer,
     Relative,
     ScenarioLink,
@@ -267,12 +267,12 @@ def _peer(table: ScenarioTable) -> Peer:
     return Relative(int(value))
 
 
-def _parameters(table: ScenarioTable) -> tuple[Parameter, ...]:
+def _parameters(table: ScenarioTable) -> tuple[ModelParameter, ...]:
     found = table.tables("parameters")
     if not found or len(found) > _MAX_PARAMETERS:
         table.refuse("parameters", f"has {len(found)} parameters, expected 1 to {_MAX_PARAMETERS:,}")
     return tuple(
-        Parameter(
+        ModelParameter(
             each.text("name"),
             each.shape("shape"),
             each.text("dtype", "float32", DTYPES),

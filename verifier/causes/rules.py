@@ -20,9 +20,9 @@ from simcoll.core.process import signal_name
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import text
 from simcoll.verifier.causes.exceptions import told
-from simcoll.verifier.causes.facts import Event, HostFacts, JobFacts, KernelEvent
+from simcoll.verifier.causes.facts import HostFacts, JobFacts, KernelEvent, KernelEventKind
 from simcoll.verifier.causes.xids import XIDS, XidClass
-from simcoll.verifier.findings.advice import Cause, Evidence, Restart, Strength, Suspicion
+from simcoll.verifier.findings.causes import Cause, Evidence, Restart, Strength, Suspicion
 from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.findings.rules import (
     BUFFER_CHANGED,
@@ -201,11 +201,11 @@ _CONTAINED: Final = 94
 
 def _fault(event: KernelEvent) -> str:
     """The fault of the machine that a line tells of, in words; empty where it is none."""
-    if event.kind is Event.MEMORY_ERROR:
+    if event.kind is KernelEventKind.MEMORY_ERROR:
         return "an uncorrected memory error"
-    if event.kind is Event.SWITCH:
+    if event.kind is KernelEventKind.SWITCH:
         return "a fatal error of NVSwitch" if event.fatal else ""
-    if event.kind is not Event.XID or event.number not in XIDS:
+    if event.kind is not KernelEventKind.XID or event.number not in XIDS:
         return ""
     kind, name = XIDS[event.number]
     linked = kind is XidClass.LINK and (event.fatal or event.number == _NVLINK)
@@ -224,7 +224,7 @@ def _killed_for_memory(at: Situation) -> list[Suspicion]:
     found = []
     for failure in (*_by_signal(at, signal.SIGKILL), *(one for one in at.own.values() if _WORKER.search(one.message))):
         host = at.host(at.facts.hosts.get(failure.rank, ""))
-        kills = [one for one in host.kernel if one.kind is Event.OUT_OF_MEMORY]
+        kills = [one for one in host.kernel if one.kind is KernelEventKind.OUT_OF_MEMORY]
         mine = [one for one in kills if one.pid == at.facts.pids.get(failure.rank) or _near(one, failure)]
         evidence = [Evidence(_log_of(host), one.text) for one in mine[:_MOST]]
         if host.oom_kills:
@@ -277,7 +277,11 @@ _DEVICE: Final = {
 def _log_of_work(at: Situation, failure: Failure) -> list[Evidence]:
     """The Xids on a rank's host that follow from the work that the program gave to a GPU."""
     host = at.host(at.facts.hosts.get(failure.rank, ""))
-    xids = [one for one in host.kernel if one.kind is Event.XID and XIDS.get(one.number, _NONE)[0] is XidClass.WORK]
+    xids = [
+        one
+        for one in host.kernel
+        if one.kind is KernelEventKind.XID and XIDS.get(one.number, _NONE)[0] is XidClass.WORK
+    ]
     return [Evidence(_log_of(host), f"Xid {one.number}, {XIDS[one.number][1]}: {one.text}") for one in xids[:1]]
 
 
@@ -333,7 +337,7 @@ def _ended_from_outside(at: Situation) -> list[Suspicion]:
     """
     for failure in _by_signal(at, signal.SIGKILL, signal.SIGTERM):
         host = at.host(at.facts.hosts.get(failure.rank, ""))
-        ruled_out = host.oom_kills == 0 and not any(one.kind is Event.OUT_OF_MEMORY for one in host.kernel)
+        ruled_out = host.oom_kills == 0 and not any(one.kind is KernelEventKind.OUT_OF_MEMORY for one in host.kernel)
         evidence = [_ended(at, failure)]
         if ruled_out:
             evidence.append(Evidence(f"memory cgroup of {host.host}", "nothing was killed in it for want of memory"))
