@@ -217,9 +217,9 @@ _NVLINK: Final = 74
 
 
 def _killed_for_memory(at: Situation) -> list[Suspicion]:
-    """A rank was ended by SIGKILL (also exit code 137), or failed as a worker of its DataLoader was, for want of
-    memory, by its kernel's log or by the count of kills in its memory cgroup: program, strong, restart no where the
-    limit of a cgroup was reached; machine, weak where the host had no memory left, whoever used it.
+    """The kernel ended a rank (SIGKILL, also exit code 137), or a worker of its DataLoader, because memory had run out,
+    as its log or the count of kills in the memory cgroup shows. The limit of a cgroup was reached: program, strong,
+    restart no. The host had no memory left, whoever used it: machine, weak.
     """
     found = []
     for failure in (*_by_signal(at, signal.SIGKILL), *(one for one in at.own.values() if _WORKER.search(one.message))):
@@ -289,9 +289,10 @@ _NONE: Final = (None, "")
 
 
 def _told_by_exceptions(at: Situation) -> list[Suspicion]:
-    """The exception that ended a rank tells by itself. EIO, EROFS: machine, restart without that host; ENOSPC, EDQUOT:
-    machine, restart no (all strong). No route to a host: network, strong; other lost connections: network, weak. No
-    memory on the host: program, strong, restart no. NameError, TypeError and the like: program, strong, restart no.
+    """The exception that ended a rank names the cause by its type or text. EIO, EROFS: machine, restart without that
+    host; ENOSPC, EDQUOT: machine, restart no (all strong). No route to a host: network, strong; other lost connections:
+    network, weak. No memory on the host: program, strong, restart no. NameError, TypeError and the like: program,
+    strong, restart no.
     """
     for failure in at.own.values():
         if (says := told(failure.type, failure.message)) is not None and not failure.device_error:
@@ -322,8 +323,9 @@ _FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP,
 
 
 def _crashed(at: Situation) -> list[Suspicion]:
-    """A rank was ended by SIGSEGV, SIGILL, SIGFPE, SIGABRT or SIGBUS (also as exit code 128 and its number): native
-    code of that rank failed: rank, weak. SIGBUS also where a file in memory, such as one in /dev/shm, has no room left.
+    """SIGSEGV, SIGILL, SIGFPE, SIGABRT or SIGBUS (also as exit code 128 plus the signal's number) ended a rank, so
+    native code of that rank failed: rank, weak. SIGBUS also comes when a file in memory, such as one in /dev/shm, has
+    no room left.
     """
     for failure in at.own.values():
         if at.signal_of(failure) in _CRASHES:
@@ -332,8 +334,8 @@ def _crashed(at: Situation) -> list[Suspicion]:
 
 
 def _ended_from_outside(at: Situation) -> list[Suspicion]:
-    """A rank was ended by SIGKILL or SIGTERM, and it is not known by whom: unknown, weak. Restart yes where it is known
-    that the kernel killed nothing for want of memory: nothing of the job was at fault.
+    """SIGKILL or SIGTERM ended a rank, and the sender is not known: unknown, weak. Restart yes if it is known that the
+    kernel killed nothing for lack of memory: nothing of the job was at fault.
     """
     for failure in _by_signal(at, signal.SIGKILL, signal.SIGTERM):
         host = at.host(at.facts.hosts.get(failure.rank, ""))
@@ -360,7 +362,7 @@ def _alone(at: Situation) -> list[Suspicion]:
 
 
 def _stopped(at: Situation) -> list[Suspicion]:
-    """A missing rank's process was stopped by a signal (SIGSTOP, SIGTSTP, a debugger), as the monitor saw: rank,
+    """The monitor saw that a signal (SIGSTOP, SIGTSTP, a debugger) had stopped the process of a missing rank: rank,
     strong, restart yes.
     """
     stopped = frozenset() if at.job.stall is None else at.job.stall.stopped
@@ -372,8 +374,9 @@ def _stopped(at: Situation) -> list[Suspicion]:
 
 
 def _ras(at: Situation) -> list[Suspicion]:
-    """NCCL's RAS lists ranks of a communicator as unresponsive or dead. All those of one address, where others
-    answered: machine, weak; otherwise rank, weak. A rank whose asynchronous error is ncclRemoteError: network, weak.
+    """NCCL's RAS lists ranks of a communicator as unresponsive or dead. All ranks of one address are missing while
+    others answered: machine, weak; otherwise rank, weak. A rank whose asynchronous error is ncclRemoteError: network,
+    weak.
     """
     missing = [one for one in at.facts.ras if one.missing and (one.unresponsive or one.dead)]
     found = []
@@ -425,9 +428,9 @@ def _lost_connections(at: Situation) -> list[Suspicion]:
 
 
 def _wrong_values(at: Situation) -> list[Suspicion]:
-    """SC902 or SC903 names one rank whose result differs while its calls agree: machine of that rank, weak: silent
-    corruption, if the program does not write there. SC901, the first NaN, and SC904, weights that drift apart: rank,
-    weak.
+    """SC902 or SC903 names one rank whose result differs while its calls agree: machine of that rank, weak, as silent
+    corruption is likely if the program does not write there. SC901, the first NaN, and SC904, weights that drift apart:
+    rank, weak.
     """
     if at.first is None:
         return []
@@ -437,8 +440,8 @@ def _wrong_values(at: Situation) -> list[Suspicion]:
 
 
 def _skipped_after_exception(at: Situation) -> list[Suspicion]:
-    """SC202 or SC201 where the ranks parted as some handled an exception: as that exception tells, weak; rank where it
-    tells nothing.
+    """SC202 or SC201, and the ranks parted because some of them handled an exception: the cause that this exception
+    names, or else rank; weak.
     """
     if at.first is None or at.first.code not in (CALL_SKIPPED.code, MISSING_RANK.code) or at.first.parted is None:
         return []
@@ -457,21 +460,21 @@ def _skipped_after_exception(at: Situation) -> list[Suspicion]:
 
 
 def _other_calls(at: Situation) -> list[Suspicion]:
-    """SC202 or SC702: by the records some ranks make a call that others never make: program, strong, restart no."""
+    """SC202 or SC702, some ranks make a call that others never make: program, strong, restart no."""
     if at.first is None or at.first.code not in (CALL_SKIPPED.code, RANK_EXITED_EARLY.code):
         return []
     return [_by(at, "calls left out", Cause.PROGRAM, Strength.STRONG, Restart.NO, [_finding(at.first)], at.suspects)]
 
 
 def _missing(at: Situation) -> list[Suspicion]:
-    """SC201: a rank that is alive did not come: rank, weak; its place says what it did instead."""
+    """SC201, a rank that is alive did not come: rank, weak. The report states what the rank did instead."""
     if at.first is None or at.first.code != MISSING_RANK.code or not at.suspects:
         return []
     return [_weak(at, "missing rank", Cause.RANK)]
 
 
 def _unknown(at: Situation) -> list[Suspicion]:
-    """None of the others: unknown."""
+    """No other rule fits: unknown."""
     evidence = [_finding(at.first)] if at.first is not None else []
     evidence += [_ended(at, one) for one in list(at.job.failures.values())[:1] if not evidence]
     return [_by(at, "none", Cause.UNKNOWN, Strength.WEAK, Restart.UNKNOWN, evidence, at.suspects)]
