@@ -36,7 +36,7 @@ from simcoll.simulation.report import (
     unmet,
 )
 from simcoll.simulation.scenario import Scenario
-from simcoll.simulation.table import nearest
+from simcoll.simulation.toml_table import nearest
 from simcoll.testing.options import BACKENDS
 from simcoll.topology.request import TopologyRequest
 

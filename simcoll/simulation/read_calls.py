@@ -22,7 +22,7 @@ from simcoll.simulation.scenario import (
     ScenarioLink,
     ScenarioStep,
 )
-from simcoll.simulation.table import MAX_ELEMENTS, MAX_NAME, Names, ScenarioTable
+from simcoll.simulation.toml_table import MAX_ELEMENTS, MAX_NAME, Names, ScenarioTable
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import REDUCE_OPS
 from simcoll.spec.table import Kind
