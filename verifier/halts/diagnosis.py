@@ -258,8 +258,8 @@ def nobody_missing(job: Job, waits: WaitGraph) -> list[Finding]:
     if not stall.watched:
         return standing_calls(job, waits, stall)
     message = (
-        f"the job stood still for {stall.seconds:.0f} s, and no rank is known to be missing: where each rank is stands "
-        "below"
+        f"the job stood still for {stall.seconds:.0f} s, and no rank is known to be missing: the place of each "
+        "rank is listed below"
     )
     ranks = sorted(job.traces)
     return [MISSING_RANK.finding(message, ranks=ranks, sides=rank_locations(job, ranks, stall))]

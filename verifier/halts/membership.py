@@ -133,12 +133,12 @@ def _differing(made: Mapping[int, Creation]) -> Finding:
     majority = 2 * len(sides[0]) > len(made)
     culprits = tuple(sorted(one.rank for side in sides[1:] for one in side)) if majority else ()
     clauses = [
-        f"{_ranks(side)} {verb([one.rank for one in side], 'makes', 'make')} it of {ranks_text(side[0].members)}"
+        f"{_ranks(side)} {verb([one.rank for one in side], 'makes', 'make')} it with {ranks_text(side[0].members)}"
         for side in sides
     ]
     first = next(iter(made.values()))
     return MEMBERSHIP_MISMATCH.finding(
-        f"the ranks make {_name(first)} of other members: {', '.join(clauses[:4])}",
+        f"the ranks make {_name(first)} with different members: {', '.join(clauses[:4])}",
         ranks=made,
         culprits=culprits,
         sides=tuple(_side(side, f"members: {ranks_text(side[0].members)}") for side in sides),

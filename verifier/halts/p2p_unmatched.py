@@ -294,8 +294,8 @@ def _finding(lane: ChannelRecords, rank: int, record: Record, waiting: Unmatched
     if not waiting.record.p2p_sequence:
         end = f"nothing that follows between the two arrives, such as {record_text(waiting.record)}"
     message = (
-        f"rank {rank} let the work of its {own} {ranks_text([waiting.rank])} go before the message had gone over, "
-        f"and the message went with it: {end}"
+        f"rank {rank} dropped the work of its {own} {ranks_text([waiting.rank])} before the message was transferred, "
+        f"and the message is lost: {end}"
     )
     return WORK_NEVER_WAITED.finding(
         message,
