@@ -1,4 +1,4 @@
-"""The compute between calls as a replay takes it: measured, none, or so many seconds a step; ranks that are slow."""
+"""The compute between calls in a replay: measured, none, or given in seconds for each step; and slow ranks."""
 
 from __future__ import annotations
 

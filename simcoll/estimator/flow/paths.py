@@ -3,7 +3,7 @@
 Where several paths cost the same, a transfer is split at each node evenly over the links that lead on at that cost, as
 ECMP does for many flows. A link may stand for several alike ones (`fabric`), and then counts as often.
 
-A topology as arrays: its nodes, its links, and the cost of each link for a route.
+:class:`NumberedGraph` is a topology as arrays: its nodes, its links, and the cost of each link for a route.
 
 A route prefers kinds of link as NCCL's path types do (NVLink before PCIe before the link between CPUs before the
 network), then fewer hops, then lower latency. Links without a kind get it from the nodes' kinds.
