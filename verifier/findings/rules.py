@@ -80,11 +80,11 @@ NON_FINITE_INPUT = Rule(
     "non-finite-input",
     "Look at what this rank computed before the call; with --values all this is the first call that carried it.",
     means=(
-        "A rank put NaN or an infinity into a collective, and had received none in a collective before. Ranks that "
-        "only pass on what they received are not named. Four kinds of values are intended and not reported: infinities "
-        "in a minimum or maximum, infinities that are only moved, the same number of infinities of one sign on every "
-        "rank (a mask), and overflows that a program with loss scaling recovers from. The rule needs --values; with "
-        "--values sample the call is the first of those that were checked."
+        "A rank put NaN or an infinity into a collective, and no collective before had brought it any. Ranks that only "
+        "pass on what they received are not named. Not reported are infinities in a minimum or maximum, infinities "
+        "that are only moved, the same number of infinities of one sign on every rank (a mask), and overflows that a "
+        "program with loss scaling recovers from. Needs --values; with --values sample the call is the first of those "
+        "that were checked."
     ),
     harm="One call later the value is on every rank, and nothing shows where it came from.",
     example=("loss = torch.zeros(1)\nif rank == 2:\n    loss /= 0  # the mean over no sample\ndist.all_reduce(loss)"),
