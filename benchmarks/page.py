@@ -22,7 +22,7 @@ from benchmarks.verify_boxes import SCENARIOS, Job, write_job
 from simcoll.blackbox.gather import gather
 from simcoll.cli.records import judged
 from simcoll.reports.html_report import html_report
-from simcoll.verifier.views.view import charted
+from simcoll.verifier.views.requested import charted
 from tests.reports.browser import started
 
 _EMPTY = "<!DOCTYPE html><html lang=en><title>empty</title><p>nothing</p>"

@@ -15,9 +15,9 @@ _HEAD = """# Who should act
 
 Written by `python docs/causes.py` from `verifier/causes/`; a test compares the two.
 
-After a job that failed, [`simcoll run`](run.md) and [`simcoll verify`](verify.md) say who should act, by what evidence,
-how strong that is, and whether a restart helps. The lines are the last of the report on the terminal, a table of
-`report.html`, and `advice` in [`report.json`](report.md#the-advice):
+After a job that failed, [`simcoll run`](run.md) and [`simcoll verify`](verify.md) state who should act, on what
+evidence, how strong the evidence is, and whether a restart helps. The statement is the last part of the report on the
+terminal, a table of `report.html`, and `advice` in [`report.json`](report.md#the-advice):
 
 <!-- not run: it takes a GPU that fails -->
 ```text
@@ -35,21 +35,21 @@ how strong that is, and whether a restart helps. The lines are the last of the r
 | `network` | who runs the network |
 | `unknown` | nobody yet: the evidence does not say |
 
-`weak` evidence fits other causes too, and never says `no` or `without hosts` to a restart. Dry runs, simulated ranks
+`weak` evidence fits other causes too; it never leads to the restart `no` or `without hosts`. Dry runs, simulated ranks
 and jobs that ended well get no advice.
 
 ## What is read
 
 * The records and the launcher's account: findings, exceptions, exit codes and signals.
-* Kills for want of memory: `memory.events` (cgroup v2) or `memory.oom_control` (v1) of the launcher's own cgroup,
+* Kills for lack of memory: `memory.events` (cgroup v2) or `memory.oom_control` (v1) of the launcher's own cgroup,
   before and after.
 * The kernel's log since the job began: `/dev/kmsg`, where the kernel lets the user read it (`kernel.dmesg_restrict`).
-* A kernel log that somebody saved in the folder of the records as `dmesg*`; `dmesg-HOST.txt` names the host. Write it
-  by `dmesg --time-format iso`: a line without its time is weak evidence.
+* A kernel log that somebody saved in the folder of the records as `dmesg*`; `dmesg-HOST.txt` names the host. Save it
+  with `dmesg --time-format iso`: a line without a time is weak evidence.
 * What NCCL's RAS said: `ncclras*.json` in the folder, as `ncclras -f json` prints it (NCCL 2.28.7 and newer).
 
-`simcoll run` leaves what its host's kernel said of a job that failed in `host.json` (`host-HOST-PID.json` on several
-nodes), so that `simcoll verify` says the same later. Texts of the kernel's log that are understood:
+After a failed job, `simcoll run` writes what its host's kernel reported to `host.json` (`host-HOST-PID.json` on several
+nodes), so that `simcoll verify` gives the same statement later. These texts of the kernel's log are understood:
 
 * `NVRM: Xid (PCI:...): NUMBER, ...` of NVIDIA's driver, by the catalogue below;
 * `SXid (PCI:...): NUMBER, Fatal, ...` of NVSwitch (NVIDIA, Fabric Manager user guide);
@@ -57,20 +57,21 @@ nodes), so that `simcoll verify` says the same later. Texts of the kernel's log 
 * `Memory failure: ...: Sending SIGBUS to NAME:PID due to hardware memory corruption` (Linux, mm/memory-failure.c);
 * `EDAC MC0: 1 UE ...`, an uncorrected error of memory (Linux, drivers/edac/edac_mc.c).
 
-Not read: NCCL Inspector's files, which have speeds of collectives that ended and no failure; the logs of network cards
-and switches, for which no format is documented that holds across vendors; counters of NVML and DCGM.
+Three sources are not read: NCCL Inspector's files, which have speeds of collectives that ended and no failure; the logs
+of network cards and switches, which have no documented format common to all vendors; counters of NVML and DCGM.
 
 ## Restarts by cause
 
 `simcoll run --max-restarts N --restart-by-cause` judges each attempt that failed before torch's agent starts the ranks
 again. It does not start them where `restart` is `no`, nor on a host that `without hosts` names: with `--nnodes MIN:MAX`
-the other nodes go on without it. It says why in one line. Where nothing is known, ranks are started again, as without
-the option. Ranks that are only stopped by their launcher, as others failed, are no evidence.
+the other nodes go on without it. It says why in one line. If the cause is not known, ranks are started again, as
+without the option. Ranks that their launcher stopped because others had failed are no evidence.
 
 ## Rules
 
-They are asked in this order; the first that fits is believed. Those marked * have evidence of their own, and are told
-beside another cause.
+The rules are asked in this order; the first that fits is believed. Each row states the evidence, and behind a colon the
+cause, its strength and the restart (`unknown` if none is stated). Rules marked * have evidence of their own and are
+also reported beside another cause.
 
 """
 
@@ -78,10 +79,10 @@ _XIDS = """
 ## Xids
 
 NVIDIA's [catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) says for each Xid of Ampere
-and newer GPUs what to do at once (column "Immediate Action"). Those of the first two groups are faults of the machine;
-those of NVLink where the line says `Fatal`, or states no severity (74). Those of the last group follow from the work
-that a program gave to the GPU, or from a fault: they are quoted beside a device error, and prove nothing by themselves.
-All others are passed over.
+and newer GPUs what to do at once (column "Immediate Action"). Xids of the first two groups are faults of the machine.
+Xids of NVLink are faults of the machine if the line says `Fatal`, or states no severity (74). Xids of the last group
+follow from the work that a program gave to the GPU, or from a fault: they are quoted beside a device error and prove
+nothing by themselves. All other Xids are ignored.
 
 | the catalogue says | Xids |
 |---|---|

@@ -14,33 +14,32 @@ TARGET = Path(__file__).with_name("verdict.md")
 _HEAD = """# How a verdict is made
 
 Written by `python docs/verdict.py` from `verifier/explanations.py`; a test compares the two. It answers why a report
-says what it says: find the finding's code in the table, then what its explanation reports, on what evidence, and what
-would have silenced it. What the codes mean is in [the rules](rules/README.md).
+says what it says. The table leads from a finding's code to its explanations; each states what it reports, on what
+evidence, and which explanations silence it. [The rules](rules/README.md) state what the codes mean.
 
 `simcoll verify` takes these steps (`verifier/postmortem.py`):
 
-1. *As of the end.* What happened after the job was ended because it stood, or after torch's watchdog wrote a dump and
-   aborted a rank, is cut off: ranks that go last still fail for that (`verifier/halts/failed_calls.py`).
-2. *How it stood.* Where neither a launcher nor a monitor saw the job, its records tell in which calls the ranks wait or
+1. *The job at its end.* The records are cut at the time when the job was ended for a stall, or when torch's watchdog
+   wrote a dump and aborted a rank: ranks that end after that fail because of it (`verifier/halts/failed_calls.py`).
+2. *The stall.* Where neither a launcher nor a monitor saw the job, its records show in which calls the ranks wait or
    have failed (`verifier/halts/inferred.py`).
 3. *Disagreements.* Collectives are aligned and compared (`verifier/agreement/mismatches.py`), messages are matched and
    compared (`verifier/agreement/p2p_matching.py`, `p2p_mismatches.py`). Where ranks of a group built different models
-   (SC504), what goes wrong among them later is left out (`verifier/agreement/ddp_models.py`). Calls of ranks outside a
-   group (SC402) and uses of memory in flight (SC502, SC503) are put beside them. Errors and warnings are told apart.
-4. *Explanations.* Those below are asked, [in this order](#in-order-of-belief). One cause gives one finding: an
-   explanation is not asked where one that silences it has found something, and what it finds may take the place of what
-   an earlier one has found. Nothing is asked of a job that made no process group, unless it stood.
-5. *Where ranks diverged.* The first error of each group says where its ranks had come apart before
+   (SC504), their later disagreements are left out (`verifier/agreement/ddp_models.py`). Calls of ranks outside a group
+   (SC402) and uses of memory in flight (SC502, SC503) are added. Errors and warnings are separated.
+4. *Explanations.* The explanations below are asked [in order of belief](#in-order-of-belief). One cause gives one
+   finding: an explanation is not asked if one that silences it has found something, and its findings may replace those
+   of an earlier one. No explanation is asked about a job that made no process group, unless it stood.
+5. *The divergence.* The first error of each group states where its ranks had diverged before
    (`verifier/agreement/divergence.py`), and every finding names the fields that the records leave out.
-6. *Only what is borne out.* Failures that step 2 worked out, and that no finding bears out, are taken back from the
-   summary.
+6. *Unconfirmed failures.* Failures that step 2 inferred and that no finding confirms are removed from the summary.
 """
 
 _STANDSTILL = """## While a job runs
 
-A job that stands while it runs is asked only for disagreements among its collectives and messages, and for these, in
-this order. Each after the third is silenced by the first three, and as below. That it never will move is proved by the
-first three, and by a halt for which nobody is only late.
+For a job that stands while it runs, only disagreements among its collectives and messages are looked for, and the
+explanations below, in this order. The first three silence all others, in addition to those that are named above. The
+first three prove that the job will never move; so does a halt in which no rank is merely late.
 
 {order}
 
@@ -48,21 +47,23 @@ first three, and by a halt for which nobody is only late.
 
 _DRY_RUN = """## A dry run
 
-`simcoll preflight` has every rank's whole program, and replays the programs together (`simcoll/dryrun/verdict.py`):
+`simcoll preflight` has the whole program of every rank that ran, and replays the programs together
+(`simcoll/dryrun/verdict.py`):
 
-1. The whole programs are judged as above. Where no rank blocks in the replay, that is the verdict.
+1. The whole programs are judged as above. If no rank blocks in the replay, that is the verdict.
 2. Otherwise the records are cut where each rank blocks, and are judged as those of a job that was ended there.
-3. Errors among the whole programs (SC101 to SC110, SC202, SC203) in a call that some rank reaches take the place of all
-   that step 2 has found: a skipped call is found from the calls after it, which the real run never reaches.
-4. SC202 takes the place of SC702 where most of a group's ranks have ended: the others made a call too many.
-5. Where a disagreement may come from branches taken on guessed values, all this is done again up to those branches, and
-   beyond them with ranks that took the same ones; the first of these with an error is the verdict.
+3. Errors among the whole programs (SC101 to SC110, SC202, SC203) in a call that some rank reaches replace all findings
+   of step 2: a skipped call is found from the calls after it, which the real run never reaches.
+4. SC202 replaces SC702 where most of a group's ranks have ended: the others made a call too many.
+5. If a disagreement may come from branches taken on guessed values, all steps are repeated, first up to those branches,
+   then beyond them with ranks that took the same branches; the first repetition with an error is the verdict.
 """
 
 _SHOWN = """## What is shown first
 
-Causes before symptoms: a failure that came before the first disagreement, and then what was found by these, in this
-order. Calls that disagree, calls of non-members and memory in flight are put together in order of time.
+A report shows causes before symptoms: first a failure that came before the first disagreement, then the findings of
+these explanations, in this order. Calls that disagree, calls of non-members and memory in flight are sorted together by
+time.
 
 {order}
 """

@@ -12,7 +12,7 @@ from posixpath import normpath
 
 from simcoll.core.record import Source
 from simcoll.core.text import safe
-from simcoll.reports.advice import cause_text, restart_text
+from simcoll.reports.causes import cause_text, restart_text
 from simcoll.reports.sarif import sentence
 from simcoll.verifier.findings.finding import Finding, Report
 from simcoll.verifier.findings.rules import RULES

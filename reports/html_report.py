@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.text import safe
-from simcoll.reports.advice import advice_rows
+from simcoll.reports.causes import advice_rows
 from simcoll.reports.overview import bandwidth_text, history_rows, job_text, place_text, progress_text, steps_text
 from simcoll.reports.page_shell import Figure, PageTable, chart_data, chart_letters, chart_ops, page
 from simcoll.reports.terminal import ended_text, shown_texts, summary_line

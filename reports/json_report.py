@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import cast
 
 from simcoll.core.record import Group, Record, Source
-from simcoll.reports.advice import advice_document
+from simcoll.reports.causes import advice_document
 from simcoll.spec.call import Call
 from simcoll.verifier.findings.describe import advice_of, global_rank
 from simcoll.verifier.findings.finding import (
@@ -21,12 +21,12 @@ from simcoll.verifier.findings.finding import (
     Column,
     Finding,
     History,
+    Narrowed,
     Parting,
     Place,
     Progress,
     RankState,
     Report,
-    Shown,
     Side,
     Summary,
     Timeline,
@@ -68,7 +68,7 @@ def json_schema() -> dict[str, object]:
     return cast("dict[str, object]", json.loads(text))
 
 
-def _shown(shown: Shown) -> dict[str, object]:
+def _shown(shown: Narrowed) -> dict[str, object]:
     return {
         "groups": list(shown.groups),
         "ranks": list(shown.ranks),

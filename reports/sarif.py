@@ -15,7 +15,7 @@ from urllib.parse import quote
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source
 from simcoll.core.text import safe
-from simcoll.reports.advice import advice_document
+from simcoll.reports.causes import advice_document
 from simcoll.reports.rules import rule_markdown, rule_text
 from simcoll.verifier.findings.describe import advice_of, call_text, where_text
 from simcoll.verifier.findings.finding import Finding, Report, Rule, Side, Verdict

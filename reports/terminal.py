@@ -17,7 +17,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source
 from simcoll.core.text import Outside, plain, safe
 from simcoll.core.units import counted
-from simcoll.reports.advice import render_advice
+from simcoll.reports.causes import render_advice
 from simcoll.reports.overview import TimelineText, render_histories, render_speeds, render_summary
 from simcoll.verifier.findings.describe import (
     Field,

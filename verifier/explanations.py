@@ -157,10 +157,10 @@ def _message_races(inquiry: Inquiry) -> list[Finding]:
 
 
 def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
-    """Ranks called a group to which they do not belong, and that did harm.
+    """Ranks made calls on a group to which they do not belong, and the calls did harm.
 
-    There is no group whose members all made the call, so that it was meant for none; or the rank failed next; or it
-    went on while members of a group of its own wait for it at that very line.
+    A call did harm in three cases: there is no group whose members all made it; the rank failed next; the rank went on
+    while members of a group of its own wait for it at that line.
     """
     return [one.finding for one in inquiry.job.mismatches if one.finding.code == NON_MEMBER_CALL.code]
 
@@ -169,7 +169,7 @@ def _memory_in_flight(inquiry: Inquiry) -> list[Finding]:
     """Memory was used while an asynchronous call still needed it, or the tensors of one call lie in memory such
     that its backend gives wrong results.
 
-    This makes no rank wait: it explains no halt.
+    Such a use makes no rank wait, so it explains no halt.
     """
     return [one.finding for one in inquiry.job.mismatches if _concerns_memory(one.finding)]
 
@@ -179,34 +179,35 @@ def _concerns_memory(finding: Finding) -> bool:
 
 
 def _reported_missing(inquiry: Inquiry) -> list[Finding]:
-    """Ranks did not come to a collective, as those that waited there reported (in detail mode), and failed for it.
+    """In ``detail`` mode, the ranks that waited in a collective reported others as missing there, and failed for that.
 
-    Not reported where a mismatch among the same ranks came before, where a message keeps the rank, or where its call
-    went to another group. Waits that may follow from each other give one finding.
+    The explanation does not apply where a mismatch among the same ranks came before, where the missing rank waits in a
+    message, or where its call went to another group. Waits that may follow from each other give one finding.
     """
     messages = inquiry.of("message let go", "message unmatched")
     return missing_ranks(inquiry.job, kept={rank for one in messages for rank in one.ranks})
 
 
 def _came_late(inquiry: Inquiry) -> list[Finding]:
-    """Ranks came to a call after others had given up waiting for them there, by the times in the records.
+    """By the times in the records, ranks came to a call after others had given up waiting for them there.
 
-    A rank that was in another call meanwhile was held up there. Clocks of different hosts are compared by the
-    collectives that were completed before.
+    A rank that was in another call meanwhile was held up there, and is not late. Collectives that were completed before
+    show how far the clocks of different hosts are apart.
     """
     return came_late(inquiry.late)
 
 
 def _refused_instead(inquiry: Inquiry) -> list[Finding]:
-    """The call of a rank that is missed was refused before it reached the group, and the rank went on without it."""
+    """The call of a missing rank was refused before it reached the group, and the rank went on without it."""
     found = (refused_instead(inquiry.job, one) for one in inquiry.of("reported missing"))
     return [one for one in found if one is not None]
 
 
 def _deadlock_given_up(inquiry: Inquiry) -> list[Finding]:
-    """The missing ranks were in a call themselves, waiting for those that missed them, until they gave up.
+    """The missing ranks waited in a call themselves, for the ranks that reported them, until they gave up.
 
-    Every wait of the cycle had begun before the first of its ranks failed: a rank that came later met no other.
+    Every wait of the cycle had begun before the first of its ranks failed: a rank that comes later finds no rank
+    waiting.
     """
     missing = inquiry.of("reported missing")
     return deadlock_before_failures(inquiry.job, missing) if missing else []
@@ -237,8 +238,8 @@ def _names_nobody(job: Job, new: Finding, old: Finding) -> bool:
 def _failed(inquiry: Inquiry) -> list[Finding]:
     """A rank failed by itself: an exception, an exit code or a signal that blames no other rank. The first is named.
 
-    It came before the first mismatch, or the rank completed a collective in between. An end by SIGTERM counts only
-    where nothing explains why the ranks hung.
+    The failure came before the first mismatch, or the rank completed a collective in between. An end by SIGTERM counts
+    only where nothing explains why the ranks hung.
     """
     late = inquiry.late if inquiry.of("came too late") else []
     follow = {one.rank for one in inquiry.job.failures.values() if follows_lateness(inquiry.job, late, one)}
@@ -250,7 +251,8 @@ def _is_open(finding: Finding) -> bool:
 
 
 def _swallowed(inquiry: Inquiry) -> list[Finding]:
-    """A message left although the work of its receive was let go, and no later message between the two arrives.
+    """A message was sent although the work of its receive was let go, and no later message between the two ranks
+    arrives.
 
     The two ranks are in one collective when the job is given up.
     """
@@ -266,7 +268,7 @@ def _tolerated(inquiry: Inquiry) -> list[Finding]:
 def _never_waited(inquiry: Inquiry) -> list[Finding]:
     """A warning: in a job that ended well nobody waited for the work of a call that brings a result.
 
-    Not reported where the line waits for its earlier calls and for none after.
+    The explanation does not apply where the line waits for its earlier calls and for none of its later ones.
     """
     return never_waited(list(inquiry.job.traces.values()), inquiry.job.matching.unmatched) if inquiry.job.clean else []
 
@@ -277,17 +279,16 @@ def _stragglers(inquiry: Inquiry) -> list[Finding]:
 
 
 def _wrong_values(inquiry: Inquiry) -> list[Finding]:
-    """The values of a collective are wrong, by the digests that all its ranks wrote down.
+    """By the digests that its ranks wrote down, the values of a collective are wrong.
 
-    The first call of each rule and group is reported, unless calls disagree, or memory was used while in flight. So is
-    the first step after which replicas differ.
+    For each rule and group, the first such call is reported, and the first step after which replicas differ.
     """
     return value_findings(inquiry.job.columns, [*inquiry.job.traces.values()])
 
 
 def _earlier_wrong_values(inquiry: Inquiry) -> list[Finding]:
-    """A rank got a wrong result before the first of its group's calls on which the ranks disagree: the result may have
-    decided what it stated there.
+    """A rank got a wrong result before the first call on which the ranks of its group disagree: the result may have
+    decided what the rank stated there.
     """
     disagreements = inquiry.of(_PARTED[0].name)
     values = [one for one in _wrong_values(inquiry) if one.code in (REPLICAS_DIFFER.code, WRONG_RESULT.code)]
@@ -299,7 +300,7 @@ def _comes_before(first: Finding, other: Finding) -> bool:
 
 
 def _same_data(inquiry: Inquiry) -> list[Finding]:
-    """A warning: data-parallel ranks train on the same batches, by the digests of what entered their models."""
+    """A warning: by the digests of what entered their models, data-parallel ranks train on the same batches."""
     return same_data([*inquiry.job.traces.values()])
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import LaunchOutcome, Stall, Trace
-from simcoll.errors import CANNOT_START, FINDINGS, OK
 from simcoll.verifier.agreement.ddp_models import model_mismatches, without_consequences
 from simcoll.verifier.agreement.divergence import with_divergence
 from simcoll.verifier.agreement.mismatches import Mismatch, agreement_of
@@ -24,7 +23,6 @@ from simcoll.verifier.causes.advise import advise
 from simcoll.verifier.causes.facts import JobFacts
 from simcoll.verifier.explanations import explained, explained_while_it_runs
 from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
-from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.halts.async_misuse import memory_findings
 from simcoll.verifier.halts.failed_calls import as_recorded, when_it_was_ended
 from simcoll.verifier.halts.inferred import stall_of_records
@@ -90,16 +88,6 @@ def standstill(
     job = Job.of(traces, outcome, stall, columns, match_messages(traces))
     findings, proved = explained_while_it_runs(job.disagreeing([*agreement.mismatches, *_unequal(job)]))
     return with_steps(findings, traces), proved
-
-
-def exit_code(report: Report, *, strict: bool = False) -> int:
-    """3 for findings of severity error, 1 for a job that failed before any group existed, otherwise 0.
-
-    ``strict`` counts warnings that mean a race or lost data as errors.
-    """
-    if any(one.severity is Severity.ERROR or (strict and RULES[one.code].loses_data) for one in report.findings):
-        return FINDINGS
-    return CANNOT_START if report.verdict is Verdict.FAILED else OK
 
 
 def _unequal(job: Job) -> list[Mismatch]:

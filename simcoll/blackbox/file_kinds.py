@@ -1,4 +1,4 @@
-"""Reads one file of a rank: a black box if it begins with the magic, else a Flight Recorder dump."""
+"""Reads one record file, of either kind: a black box if it begins with the magic, else a Flight Recorder dump."""
 
 from __future__ import annotations
 

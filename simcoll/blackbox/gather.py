@@ -87,7 +87,7 @@ def _of_run(dumps: Sequence[Dump], boxes: Sequence[BlackBox], notes: list[str]) 
 
 
 def _folders(
-    found: Mapping[Path, Found], boxes: Sequence[BlackBox], used: Sequence[BlackBox | Dump]
+    found: Mapping[Path, RecordFiles], boxes: Sequence[BlackBox], used: Sequence[BlackBox | Dump]
 ) -> tuple[Path, ...]:
     """The folders that were given, and those below them of which a record is used: not those of other runs."""
     files, mine = {Path(box.path) for box in boxes}, {Path(one.path) for one in used}
@@ -132,27 +132,27 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RecordFiles:
     """The files to read that a path names, and notes on the others."""
 
     files: Sequence[Path]
     note: str = ""
 
 
-def find_records(path: Path) -> Found:
+def find_records(path: Path) -> RecordFiles:
     """The black boxes of a folder with the dumps beside them, or else its dumps, or else those of its sub-folders (one
     a host); a file is itself.
 
     Dumps are recognised by their content, not by their names; hidden files are skipped.
     """
     if not os.path.isdir(path):
-        return Found([path])
+        return RecordFiles([path])
     files, passed = _records_in(path)
     if not files:
         for folder in filter(os.path.isdir, _visible(path)):
             more, others = _records_in(folder)
             files, passed = files + more, passed + others
-    return Found(files, f"{path}: {_counted(passed, 'other file', 'other files')} passed over" if passed else "")
+    return RecordFiles(files, f"{path}: {_counted(passed, 'other file', 'other files')} passed over" if passed else "")
 
 
 def _records_in(folder: Path) -> tuple[list[Path], int]:

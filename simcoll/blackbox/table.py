@@ -1,4 +1,4 @@
-"""The black box's growing table: entries appended to the file, and a disk that may fill up meanwhile; and read back.
+"""The black box's growing table: appends entries to the file, also while the disk fills up, and reads them back.
 
 Entries are groups, call signatures, source lines and events. They carry their own index and checksum, so that one that
 is damaged costs itself alone: reading goes on at the next marker, which cannot occur inside an entry's JSON (it has a

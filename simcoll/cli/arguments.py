@@ -68,7 +68,7 @@ def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--steps", metavar="K", type=int, help="end each rank after K steps of an optimiser")
     parser.add_argument("--fake-tensors", action="store_true", help="tensors without memory, for large models")
     parser.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda", help="what programs find: GPUs, pretended, or none (cuda)"
+        "--device", choices=("cuda", "cpu"), default="cuda", help="programs find pretended GPUs (cuda, default) or none"
     )
     parser.add_argument("--out", metavar="DIR", type=stated_path, help="where records, output and report go")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=DRY_RUN_SECONDS, help="for each rank (600)")
@@ -93,8 +93,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--values",
-        help="off: what collectives carry is not looked at (default); all: every collective's values are checked; "
-        "sample: of as many as take one hundredth of the time (SIMCOLL_VALUES_BUDGET)",
+        help="off: values of collectives are not checked (default); all: those of every collective; sample: those of "
+        "as many as take one hundredth of the time (SIMCOLL_VALUES_BUDGET)",
     )
     parser.add_argument(
         "--out",
@@ -104,13 +104,13 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stall",
         metavar="SECONDS",
-        help="end the job after so long without progress while a rank waits (default: after 30 seconds, and only if it "
-        "is proved that it can never go on)",
+        help="end the job after this time without progress while a rank waits (default: after 30 seconds, and only if "
+        "it is proved that the job can never go on)",
     )
     parser.add_argument(
         "--restart-by-cause",
         action="store_true",
-        help="with --max-restarts: do not start ranks again where the cause would make them fail again",
+        help="with --max-restarts: do not start ranks again if the cause would make them fail again",
     )
     add_strict_argument(parser)
     add_output_arguments(parser)

@@ -1,4 +1,4 @@
-"""``simcoll calibrate``: measure this cluster, and write a topology that prices collectives as it was seen to."""
+"""``simcoll calibrate``: measures this cluster and writes a topology that prices collectives as they were measured."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.rank.settings import DryRun
 from simcoll.errors import BAD_INPUT, CANNOT_START, FINDINGS
 from simcoll.launch.preconditions import PreconditionError
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report
-from simcoll.verifier.postmortem import exit_code
 
 _MODULES = (
     "torch.distributed.device_mesh",

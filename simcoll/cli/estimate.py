@@ -53,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--svg",
         metavar="FILE",
         type=stated_path,
-        help="also draw the topology, with what holds the collectives up marked",
+        help="also draw the topology with the bottlenecks marked",
     )
     parser.add_argument("--html", metavar="FILE", type=stated_path, help="also write all of it as one HTML file")
-    parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
+    parser.add_argument("--explain", action="store_true", help="show the terms that add up to the time")
     add_output_arguments(parser)
     _add_pricing_arguments(parser)
     add_dry_run_arguments(parser.add_argument_group("a script", "a dry run of its ranks, as simcoll preflight has it"))

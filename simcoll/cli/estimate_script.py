@@ -17,8 +17,8 @@ from simcoll.core.ranges import ranks_text
 from simcoll.errors import BAD_INPUT, SimcollError
 from simcoll.pricing.collective_prices import check_room
 from simcoll.pricing.job import recorded_job
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report
-from simcoll.verifier.postmortem import exit_code
 
 if TYPE_CHECKING:
     from simcoll.dryrun.extrapolate import Extrapolation

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=float,
         default=60.0,
-        help="go on for so long after the job has ended, for the last scrape or a restart (60)",
+        help="go on for this time after the job has ended, for the last scrape or a restart (60)",
     )
     parser.add_argument(
         "--otel",

@@ -128,7 +128,7 @@ class Output:
         """
         # Ranks, which write files too, do not need the modules that make pages.
         from simcoll.reports.html_report import html_report
-        from simcoll.verifier.views.view import charted
+        from simcoll.verifier.views.requested import charted
 
         try:
             write_whole(folder / "report.json", json.dumps(report_document(report), indent=2) + "\n")

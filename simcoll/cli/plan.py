@@ -67,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--framework", metavar="NAME", default="torchtitan", help="torchtitan (default), megatron, nemo, llm-foundry"
     )
     parser.add_argument(
-        "--search", action="store_true", help="rank the layouts that fit, with what is given of the layout held"
+        "--search", action="store_true", help="rank the layouts that fit; layout options that are given stay fixed"
     )
-    parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="what a GPU costs an hour, to price tokens")
+    parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="the price of a GPU-hour, to price tokens")
     parser.add_argument("--csv", metavar="FILE", type=stated_path, help="price each row of a file of measured steps")
     parser.add_argument("--html", metavar="FILE", type=stated_path, help="also write a page with pictures")
     add_output_arguments(parser)

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``preflight`` to its parser."""
     parser.add_argument("--world-size", metavar="N", type=int, help="how many ranks (default: the topology's)")
     parser.add_argument(
-        "--ranks", metavar="LIST|auto", default="auto", help="which run, such as 0-3,8 (default: auto, all up to 64)"
+        "--ranks", metavar="LIST|auto", default="auto", help="ranks to run, such as 0-3,8 (default: auto, all up to 64)"
     )
     add_dry_run_arguments(parser)
     parser.add_argument(

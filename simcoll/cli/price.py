@@ -18,7 +18,7 @@ from simcoll.cli.records import check_reachable, judged, no_records, warn_of_dam
 from simcoll.core.trace import Trace
 from simcoll.errors import BAD_INPUT, OK, PricingError
 from simcoll.plan.rates import reached
-from simcoll.pricing.collective_prices import Choice
+from simcoll.pricing.collective_prices import EstimateOptions
 from simcoll.pricing.compute import Counted, per_step
 from simcoll.pricing.job import RecordedJob, recorded_job
 from simcoll.pricing.price import Pricing, PricingScenario, price_job
@@ -108,9 +108,9 @@ class PricingRequest:
             self.world_size,
         )
 
-    def _choice(self, *, chosen: bool) -> Choice:
+    def _choice(self, *, chosen: bool) -> EstimateOptions:
         algorithm, protocol = (self.algorithm, self.protocol) if chosen else (None, None)
-        return Choice(algorithm, protocol, self.engine, not self.bare)
+        return EstimateOptions(algorithm, protocol, self.engine, not self.bare)
 
     def _compute(self) -> Callable[..., Any] | Counted:
         """The counted or measured computation, unless an option gives it."""

@@ -29,8 +29,9 @@ from simcoll.launch.restarts import BY_CAUSE
 from simcoll.launch.supervisor import DUMPS, JobEnd, run_job, with_dumps_in
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest, RunUsageError, split
 from simcoll.recorder.store_hint import OWN_RANKS
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report, Verdict
-from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.postmortem import judge
 
 INTERRUPTED = 128
 """Added to the number of the signal that ended a job in which nothing else was wrong, as shells do."""

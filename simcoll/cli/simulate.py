@@ -36,7 +36,7 @@ from simcoll.simulation.report import (
     unmet,
 )
 from simcoll.simulation.scenario import Scenario
-from simcoll.simulation.table import nearest
+from simcoll.simulation.toml_table import nearest
 from simcoll.testing.options import BACKENDS
 from simcoll.topology.request import TopologyRequest
 
@@ -230,7 +230,7 @@ def _write_files(request: SimulateRequest, simulation: Simulation, output: Outpu
     report, traces = simulation.shown.report, simulation.shown.traces
     if request.html is not None:
         from simcoll.reports.html_report import html_report
-        from simcoll.verifier.views.view import charted
+        from simcoll.verifier.views.requested import charted
 
         write_file(request.html, html_report(report, charted(report, traces), **_priced(simulation)))
     if request.sarif is not None:

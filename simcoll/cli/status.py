@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stall",
         metavar="SECONDS",
         type=float,
-        help="it stands after so long without a change while a rank waits (default: four times its longest pause, "
+        help="it stands after this time without a change while a rank waits (default: four times its longest pause, "
         "2 to 30 seconds)",
     )
 

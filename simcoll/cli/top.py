@@ -29,7 +29,7 @@ from simcoll.errors import BAD_INPUT, OK, UsageError
 from simcoll.live.document import job_document
 from simcoll.live.folder import job_folder
 from simcoll.live.now import JobNow, Motion
-from simcoll.live.screen import FILTERS, ORDERS, Choice, JobScreen
+from simcoll.live.screen import FILTERS, ORDERS, JobScreen, ScreenState
 from simcoll.live.watch import JobWatch
 
 _LONGEST_SECONDS = 1e6
@@ -81,7 +81,7 @@ def top(request: TopRequest) -> int:
         folder = job_folder(request.folder)
         if request.once:
             job = seen_twice(JobWatch(folder, request.stall))
-            output.render(JobScreen(job, Choice()), lambda: job_document(job))
+            output.render(JobScreen(job, ScreenState()), lambda: job_document(job))
             return exit_code(job)
     except UsageError as error:
         return output.refuse(BAD_INPUT, str(error))
@@ -101,7 +101,7 @@ def _follow(watch: JobWatch, request: TopRequest, output: Output) -> int:
             if request.json:
                 output.hand_over(json.dumps(job_document(job)))
             else:
-                output.render(JobScreen(job, Choice()), dict)
+                output.render(JobScreen(job, ScreenState()), dict)
             if job.motion is Motion.ENDED:
                 return exit_code(job)
         time.sleep(max(request.interval - (time.monotonic() - begun), 0.0))
@@ -110,7 +110,7 @@ def _follow(watch: JobWatch, request: TopRequest, output: Output) -> int:
 def _view(watch: JobWatch, interval: float) -> int:
     """The picture on a terminal, with keys."""
     console = Console(markup=False, emoji=False, highlight=False)
-    choice, job = Choice(), watch.look()
+    choice, job = ScreenState(), watch.look()
     with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         looked = time.monotonic()
         while True:
@@ -132,7 +132,7 @@ def _with_keys(picture: RenderableType) -> Group:
     return Group(picture, Text(_KEYS, "dim"))
 
 
-def chosen(choice: Choice, key: str, job: JobNow | None) -> Choice:
+def chosen(choice: ScreenState, key: str, job: JobNow | None) -> ScreenState:
     """The choice after a key was pressed; a key without a meaning changes nothing."""
     if key == "p":
         return replace(choice, paused=not choice.paused)

@@ -29,11 +29,11 @@ from simcoll.core.ranges import parse_ranks
 from simcoll.core.trace import Trace
 from simcoll.errors import BAD_INPUT, SimcollError, UsageError
 from simcoll.topology.request import TopologyRequest
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report
-from simcoll.verifier.postmortem import exit_code
 from simcoll.verifier.views.chart import Chart
+from simcoll.verifier.views.requested import View, charted, viewed
 from simcoll.verifier.views.selection import Selection
-from simcoll.verifier.views.view import View, charted, viewed
 
 if TYPE_CHECKING:
     from simcoll.topology.graph import Topology
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown.add_argument("--ranks", metavar="LIST", help="only these ranks, such as 0-3,8")
     shown.add_argument("--last", metavar="N", help="the last N calls of each rank, and N before each finding")
     shown.add_argument("--timeline", action="store_true", help="a picture of ranks by collectives, in order of time")
-    add_topology_arguments(parser, "where the job ran: --html prices it there, and draws what holds it up")
+    add_topology_arguments(parser, "where the job ran: --html prices the job there and draws its bottleneck")
 
 
 def run_command(options: argparse.Namespace) -> int:

@@ -3,7 +3,8 @@
 A process whose ranks are threads assigns each thread to its rank (:func:`acting_as`); everywhere else
 there is one rank, and a value is found at the cost of one look.
 
-Objects of one process are set up anew in a forked child, which has the objects, but not the threads that use them.
+A :class:`ProcessOwned` object belongs to one process: a forked child, which has the object but not the threads that use
+it, lets go of it first.
 """
 
 from __future__ import annotations

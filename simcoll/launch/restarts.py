@@ -16,7 +16,7 @@ from simcoll.blackbox.gather import dumps_beside, files_of, gather, matching
 from simcoll.blackbox.host_files import job_facts
 from simcoll.launch.host_watch import HostWatch
 from simcoll.verifier.causes.facts import JobFacts
-from simcoll.verifier.findings.advice import Advice, Restart
+from simcoll.verifier.findings.causes import Advice, Restart
 from simcoll.verifier.postmortem import judge
 
 BY_CAUSE: Final = "SIMCOLL_RESTART_BY_CAUSE"

@@ -1,5 +1,5 @@
-"""A job as it is now: what its black boxes say while its ranks write them.
+"""A running job seen from outside, by the black boxes that its ranks are writing.
 
-Files are read from outside, a few kilobytes of each at a look; ranks are neither slowed nor signalled. What a finished
-job left is judged by `simcoll.verifier`, and a stalled job of `simcoll run` is watched by `simcoll.launch`.
+Files are read from outside, a few kilobytes of each at a look; ranks are neither slowed nor signalled.
+`simcoll.verifier` judges the records of a finished job, and `simcoll.launch` ends a stalled job of `simcoll run`.
 """

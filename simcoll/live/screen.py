@@ -13,7 +13,7 @@ from simcoll.core.ranges import ranks_text, span_text
 from simcoll.core.text import plain
 from simcoll.core.units import show_seconds
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
-from simcoll.live.words import call_text, doing_text, steps_text
+from simcoll.live.state_text import call_text, doing_text, steps_text
 from simcoll.verifier.findings.describe import group_name, source_text
 from simcoll.verifier.findings.finding import Severity
 
@@ -44,7 +44,7 @@ FILTERS: Final[dict[str, Callable[[RankNow], bool]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ScreenState:
     """The selection that is shown: the order and the filter of ranks by name, a group by its place, one rank.
 
     ``first`` is the first row of ranks. ``paused`` says that the picture stands still.
@@ -63,7 +63,7 @@ class JobScreen:
     """One look as a picture of at most ``height`` lines; None is as long as it takes."""
 
     job: JobNow
-    choice: Choice
+    choice: ScreenState
     height: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -82,7 +82,7 @@ class JobScreen:
         yield from findings
 
 
-def ranks_shown(job: JobNow, choice: Choice) -> Sequence[RankNow]:
+def ranks_shown(job: JobNow, choice: ScreenState) -> Sequence[RankNow]:
     """The ranks of the choice, in its order."""
     groups = _shown_groups(job, choice)
     members = {rank for view in groups for rank in view.group.ranks} if choice.group is not None else None
@@ -90,13 +90,13 @@ def ranks_shown(job: JobNow, choice: Choice) -> Sequence[RankNow]:
     return sorted(found, key=ORDERS[choice.order])
 
 
-def _shown_groups(job: JobNow, choice: Choice) -> Sequence[GroupNow]:
+def _shown_groups(job: JobNow, choice: ScreenState) -> Sequence[GroupNow]:
     if choice.group is not None and job.groups:
         return [job.groups[choice.group % len(job.groups)]]
     return sorted(job.groups, key=lambda view: (not (view.came and view.absent), -view.for_seconds))
 
 
-def _head(job: JobNow, choice: Choice) -> RenderableType:
+def _head(job: JobNow, choice: ScreenState) -> RenderableType:
     facts = [f"{len(job.ranks):,} of {job.world_size:,} ranks", f"mode {job.mode}"]
     if ended := steps_text(job):
         facts.append(ended)
@@ -129,7 +129,7 @@ def _groups(groups: Sequence[GroupNow], rows: int | None) -> RenderableType:
     return table
 
 
-def _ranks(ranks: Sequence[RankNow], choice: Choice, rows: int | None) -> RenderableType:
+def _ranks(ranks: Sequence[RankNow], choice: ScreenState, rows: int | None) -> RenderableType:
     table = _table("rank", "does", "call", "waits", "late", "step")
     first = min(choice.first, max(len(ranks) - 1, 0))
     shown = ranks[first:] if rows is None else ranks[first : first + rows]

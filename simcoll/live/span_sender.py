@@ -1,6 +1,6 @@
 """Spans sent to an OpenTelemetry collector, by OTLP over HTTP.
 
-Where they go is said by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT (http://localhost:4318).
+OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT (http://localhost:4318), name the collector.
 """
 
 from __future__ import annotations

@@ -28,17 +28,10 @@ from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, State
 from simcoll.core.steps import StepMarks
 from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
-from simcoll.live.records import (
-    GroupProgress,
-    GroupTable,
-    Integers,
-    Records,
-    current_rows,
-    progress_of,
-    shares_of,
-    step_seconds,
-)
-from simcoll.live.words import why_of
+from simcoll.live.progress import GroupProgress, current_rows, progress_of, step_seconds
+from simcoll.live.records import GroupTable, Integers, Records
+from simcoll.live.state_text import why_of
+from simcoll.live.waiting import shares_of
 from simcoll.verifier.findings.finding import Bandwidth, Finding, Severity
 from simcoll.verifier.postmortem import judge, standstill
 

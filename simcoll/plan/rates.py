@@ -15,8 +15,7 @@ from importlib.resources import files
 
 from simcoll.errors import PricingError
 from simcoll.plan.work import Work
-from simcoll.pricing.roofline import PEAKS
-from simcoll.pricing.roofline import Rates as Reached
+from simcoll.pricing.roofline import PEAKS, RooflineRates
 from simcoll.topology.hardware import nearest
 
 _FP4 = {"b200": 9000e12, "gb200": 10000e12, "b300": 13500e12, "gb300": 15000e12}
@@ -75,7 +74,7 @@ class Seconds:
         return Seconds(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
-def reached(gpu: str) -> Reached:
+def reached(gpu: str) -> RooflineRates:
     """The rates that measured steps reach on a GPU, for operators that a dry run counts: FLOPs/s by dtype, bytes/s.
 
     torch counts all scores of attention, of which causal kernels compute half. Raises PricingError as `Rates` does.
@@ -87,7 +86,7 @@ def reached(gpu: str) -> Reached:
     for dtype in ("bfloat16", "float16"):
         flops[f"{dtype} attention"] = plain.attention
         flops[f"{dtype} causal attention"] = 2 * plain.attention
-    return Reached(flops, plain.memory, adds=True)
+    return RooflineRates(flops, plain.memory, adds=True)
 
 
 class Rates:

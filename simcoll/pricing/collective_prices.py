@@ -19,7 +19,7 @@ from simcoll.topology.graph import LINKS, ranks
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EstimateOptions:
     """The arguments of `simcoll.estimate` for collectives; where a row does not support them, NCCL's choice holds."""
 
     algorithm: str | None = None
@@ -28,7 +28,7 @@ class Choice:
     calibrated: bool = True
 
 
-PLAIN = Choice()
+PLAIN = EstimateOptions()
 """As NCCL would choose, by the closed form."""
 
 
@@ -37,7 +37,7 @@ class JobPrices:
     """Of each collective: seconds, seconds in which its bottleneck link is busy, which kind of link (-1: none).
 
     ``estimates`` are the distinct ones, ``which`` says which of them each is; ``substituted`` counts those that are
-    not as `Choice` has it.
+    not as `EstimateOptions` has it.
     """
 
     seconds: Floats
@@ -48,7 +48,7 @@ class JobPrices:
     substituted: int = 0
 
 
-def prices_of(job: RecordedJob, topology: nx.DiGraph[Any], choice: Choice = PLAIN) -> JobPrices:
+def prices_of(job: RecordedJob, topology: nx.DiGraph[Any], choice: EstimateOptions = PLAIN) -> JobPrices:
     """Price every collective; rank i of the job is rank i of the topology.
 
     Raises PricingError where the topology has too few ranks, TopologyError where it is none, EstimateError for a
@@ -75,7 +75,7 @@ def check_room(world_size: int, topology: nx.DiGraph[Any]) -> None:
         )
 
 
-def _check(choice: Choice) -> None:
+def _check(choice: EstimateOptions) -> None:
     known = {name for spec in COLLECTIVES.values() for name in spec.schedules}
     if choice.algorithm is not None and choice.algorithm not in known:
         raise EstimateError(f"no collective has an algorithm {choice.algorithm!r}, expected {', '.join(sorted(known))}")
@@ -86,7 +86,7 @@ def _check(choice: Choice) -> None:
 
 
 class _Pricing:
-    def __init__(self, job: RecordedJob, topology: nx.DiGraph[Any], choice: Choice) -> None:
+    def __init__(self, job: RecordedJob, topology: nx.DiGraph[Any], choice: EstimateOptions) -> None:
         self._job, self._topology, self._choice = job, topology, choice
         self._known: dict[tuple[tuple[int, ...], str, int], int] = {}
         self.estimates: list[Estimate] = []

@@ -1,4 +1,4 @@
-"""The compute between calls as a replay takes it: measured, none, or so many seconds a step; ranks that are slow."""
+"""The compute between calls in a replay: measured, none, or given in seconds for each step; and slow ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simcoll.core.steps import Steps
 from simcoll.errors import PricingError
 from simcoll.pricing.job import RecordedJob
 from simcoll.pricing.rank_program import WAIT, Program
-from simcoll.pricing.roofline import PEAKS, Rates
+from simcoll.pricing.roofline import PEAKS, RooflineRates
 
 Floats = npt.NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class Counted:
 
     share: float = 0.4
     peak: float | None = None
-    reached: Callable[[str], Rates] | None = None
+    reached: Callable[[str], RooflineRates] | None = None
 
     def on(self, topology: nx.DiGraph[Any]) -> Callable[[Program, Steps | None], Floats]:
         """The compute of a program there; raises PricingError where the GPU is not known."""
@@ -54,7 +54,7 @@ class Counted:
 
         return counted
 
-    def rates(self, topology: nx.DiGraph[Any]) -> Rates:
+    def rates(self, topology: nx.DiGraph[Any]) -> RooflineRates:
         """Returns the rates that the program reaches there; raises PricingError where the GPU is not known."""
         family = str(topology.graph.get("gpu", "")).lower()
         found = PEAKS.get(family)
@@ -71,7 +71,7 @@ class Counted:
                 "or what a step computes with --compute SECONDS"
             )
         reached = {dtype: value * self.share for dtype, value in flops.items()}
-        return Rates(reached, math.inf if found is None else found.memory)
+        return RooflineRates(reached, math.inf if found is None else found.memory)
 
 
 COUNTED = Counted()

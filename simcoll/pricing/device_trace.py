@@ -14,10 +14,10 @@ from simcoll.core.steps import Steps
 from simcoll.core.trace import Trace
 from simcoll.pricing.device_ops import EVENT, Key
 from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program
-from simcoll.pricing.roofline import NOTHING, PEAKS, Rates, Work, WorkBetween, parse_work
+from simcoll.pricing.roofline import NOTHING, PEAKS, OperatorWork, RooflineRates, WorkBetween, parse_work
 
 _KINDS = {"l": LAUNCH, "s": LAUNCH, "w": WAIT}
-_NOMINAL = Rates(PEAKS["h100"].flops, PEAKS["h100"].memory)
+_NOMINAL = RooflineRates(PEAKS["h100"].flops, PEAKS["h100"].memory)
 """For the spread of compute where its sum is given; otherwise the GPU of the topology decides."""
 
 
@@ -27,7 +27,7 @@ class _Written:
 
     kind: npt.NDArray[np.uint8]
     row: npt.NDArray[np.int64]
-    work: tuple[Work, ...]
+    work: tuple[OperatorWork, ...]
     between: WorkBetween
     gap: npt.NDArray[np.float64]
     marks: npt.NDArray[np.int64]
@@ -67,7 +67,7 @@ def _written(trace: Trace) -> _Written | None:
         for row, (group, *numbers) in enumerate(zip(*columns, strict=True))
         if group < len(names)  # a damaged record may name any group
     }
-    operations: list[tuple[int, int, Work]] = []
+    operations: list[tuple[int, int, OperatorWork]] = []
     marks, calls = [], 0
     for kind, key, work in _operations(trace):
         if kind == "t":
@@ -82,7 +82,7 @@ def _written(trace: Trace) -> _Written | None:
     return _columns(operations, marks) if operations else None
 
 
-def _columns(operations: Sequence[tuple[int, int, Work]], marks: Sequence[int]) -> _Written:
+def _columns(operations: Sequence[tuple[int, int, OperatorWork]], marks: Sequence[int]) -> _Written:
     kind, row, work = zip(*operations, strict=True)
     between = WorkBetween.of(work)
     columns = np.array(kind, np.uint8), np.array(row, np.int64)
@@ -102,7 +102,7 @@ def _without(found: _Written, kept: npt.NDArray[np.bool_]) -> _Written:
     return _columns(operations, calls[found.marks].tolist()) if operations else _Written(*empty)
 
 
-def _operations(trace: Trace) -> Iterator[tuple[str, Key | None, Work]]:
+def _operations(trace: Trace) -> Iterator[tuple[str, Key | None, OperatorWork]]:
     """Operations, each with all the work before it; the end of a step has neither key nor work."""
     work = NOTHING
     for item in _ordered(trace):

@@ -14,7 +14,7 @@ import networkx as nx
 
 from simcoll.core.trace import Trace
 from simcoll.errors import PricingError
-from simcoll.pricing.collective_prices import PLAIN, Choice, JobPrices, prices_of
+from simcoll.pricing.collective_prices import PLAIN, EstimateOptions, JobPrices, prices_of
 from simcoll.pricing.compute import COUNTED, Counted, Straggler, with_compute, with_stragglers
 from simcoll.pricing.job import Floats, RecordedJob, recorded_job
 from simcoll.pricing.replay import Replayed, replay
@@ -30,7 +30,7 @@ class PricingScenario:
     ``compute`` is one of `simcoll.pricing.compute`: ``Counted(share)``, ``measured``, ``none``, ``per_step(seconds)``.
     """
 
-    choice: Choice = PLAIN
+    choice: EstimateOptions = PLAIN
     compute: Callable[..., Floats] | Counted = COUNTED
     slow_links: tuple[SlowLink, ...] = ()
     stragglers: tuple[Straggler, ...] = ()

@@ -76,14 +76,14 @@ PEAKS: Mapping[str, Peak] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OperatorWork:
     """FLOPs and bytes by dtype and intensity."""
 
     rows: tuple[tuple[str, int, int, int], ...]
 
-    def plus(self, other: Work) -> Work:
+    def plus(self, other: OperatorWork) -> OperatorWork:
         """Both, one after the other."""
-        return Work(self.rows + other.rows) if self.rows else other
+        return OperatorWork(self.rows + other.rows) if self.rows else other
 
     @property
     def flops(self) -> int:
@@ -91,15 +91,15 @@ class Work:
         return sum(row[2] for row in self.rows)
 
 
-NOTHING = Work(())
+NOTHING = OperatorWork(())
 
 _MOST = 1 << 96
 """FLOPs and bytes that a row may state: more is nonsense, and may not fit a float."""
 
 
-def parse_work(rows: Iterable[Any]) -> Work:
-    """Work as an event states it; what is none is passed over."""
-    return Work(tuple(tuple(row) for row in rows if _is_row(row)))
+def parse_work(rows: Iterable[Any]) -> OperatorWork:
+    """OperatorWork as an event states it; what is none is passed over."""
+    return OperatorWork(tuple(tuple(row) for row in rows if _is_row(row)))
 
 
 def _is_row(row: object) -> bool:
@@ -118,12 +118,12 @@ class WorkBetween:
     """The work before each operation of a program: which of ``distinct`` it is."""
 
     which: npt.NDArray[np.int32]
-    distinct: tuple[Work, ...]
+    distinct: tuple[OperatorWork, ...]
 
     @classmethod
-    def of(cls, work: Iterable[Work]) -> WorkBetween:
+    def of(cls, work: Iterable[OperatorWork]) -> WorkBetween:
         """From the work before each operation."""
-        numbers: dict[Work, int] = {}
+        numbers: dict[OperatorWork, int] = {}
         which = [numbers.setdefault(one, len(numbers)) for one in work]
         return cls(np.array(which, np.int32), tuple(numbers))
 
@@ -134,7 +134,7 @@ class WorkBetween:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class RooflineRates:
     """The speed of a GPU: FLOPs/s by dtype that a program reaches, bytes/s of its memory.
 
     Attention may have a rate of its own (``bfloat16 attention``). With ``adds`` an operator takes the time of its FLOPs
@@ -145,7 +145,7 @@ class Rates:
     memory: float
     adds: bool = False
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: OperatorWork) -> float:
         """Returns the seconds that some work takes; a dtype that is not known runs as the slowest one."""
         both: Callable[[float, float], float] = operator.add if self.adds else max
         return sum(

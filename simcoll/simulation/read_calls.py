@@ -15,14 +15,14 @@ from simcoll.simulation.scenario import (
     CallPlan,
     Fault,
     Loop,
+    ModelParameter,
     Override,
-    Parameter,
     Peer,
     Relative,
     ScenarioLink,
     ScenarioStep,
 )
-from simcoll.simulation.table import MAX_ELEMENTS, MAX_NAME, Names, ScenarioTable
+from simcoll.simulation.toml_table import MAX_ELEMENTS, MAX_NAME, Names, ScenarioTable
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import REDUCE_OPS
 from simcoll.spec.table import Kind
@@ -267,12 +267,12 @@ def _peer(table: ScenarioTable) -> Peer:
     return Relative(int(value))
 
 
-def _parameters(table: ScenarioTable) -> tuple[Parameter, ...]:
+def _parameters(table: ScenarioTable) -> tuple[ModelParameter, ...]:
     found = table.tables("parameters")
     if not found or len(found) > _MAX_PARAMETERS:
         table.refuse("parameters", f"has {len(found)} parameters, expected 1 to {_MAX_PARAMETERS:,}")
     return tuple(
-        Parameter(
+        ModelParameter(
             each.text("name"),
             each.shape("shape"),
             each.text("dtype", "float32", DTYPES),

@@ -13,7 +13,7 @@ from simcoll.backends.engine.schedules import SENDS
 from simcoll.core.toml import TomlDocument, read_toml
 from simcoll.simulation.read_calls import DTYPES, CallReader, FaultReader
 from simcoll.simulation.scenario import BufferPlan, Expectation, Expected, GroupPlan, Scenario
-from simcoll.simulation.table import WORLD_NAME, Names, ScenarioTable, new_name
+from simcoll.simulation.toml_table import WORLD_NAME, Names, ScenarioTable, new_name
 from simcoll.topology.request import TopologyRequest
 from simcoll.values.choice import VALUES
 from simcoll.verifier.findings.rules import RULES

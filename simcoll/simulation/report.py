@@ -24,8 +24,8 @@ from simcoll.reports.json_report import json_report
 from simcoll.reports.terminal import TerminalReport
 from simcoll.simulation.backends import Run
 from simcoll.simulation.scenario import WORLD, Expectation, Expected, Scenario
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Finding, Report
-from simcoll.verifier.postmortem import exit_code
 
 _ROUNDED = 1e-2
 """The relative tolerance of sums: half-precision ones depend on their order."""

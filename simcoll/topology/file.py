@@ -20,12 +20,12 @@ from simcoll.core.documents import Place
 from simcoll.core.io import write_whole
 from simcoll.errors import TopologyError
 from simcoll.topology.clusters import cluster
-from simcoll.topology.documents import Document, Json, dump_yaml, parse_json, parse_yaml, read_text
 from simcoll.topology.graph import KINDS, LINKS, Topology, check, flat, is_number
 from simcoll.topology.import_astra_sim import is_network, topology_of_network
 from simcoll.topology.import_hints import Hints, repeated
 from simcoll.topology.import_nccl import topology_of_graphs, topology_of_system
 from simcoll.topology.import_nvidia_smi import is_matrix, topology_of_matrix
+from simcoll.topology.json_yaml import Document, Json, dump_yaml, parse_json, parse_yaml, read_text
 from simcoll.topology.presets import preset
 from simcoll.topology.xml import parse_xml
 

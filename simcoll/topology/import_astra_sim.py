@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import cast
 
-from simcoll.topology.documents import Document, Json
 from simcoll.topology.graph import MAX_GPUS, Topology, connect, is_number
+from simcoll.topology.json_yaml import Document, Json
 
 _GIB = float(1 << 30)
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")

@@ -1,5 +1,5 @@
-"""The digests, of fixed size, that a rank computes of the values that it gives to a collective and gets from it.
+"""Digests of fixed size, which a rank computes of the values that it sends in a collective and receives from it.
 
-The laws that they must keep are a column of the table, :mod:`simcoll.spec.value_laws`; :mod:`simcoll.verifier.values`
-finds the ranks that broke them.
+:mod:`simcoll.spec.value_laws` states the laws that digests must keep, a column of the table;
+:mod:`simcoll.verifier.values` finds the ranks that broke them.
 """

@@ -9,7 +9,7 @@ import pytest
 
 from simcoll.blackbox.accounts import LaunchAccount, LaunchedRank
 from simcoll.blackbox.host_files import fact_files, job_facts, read_host, write_host
-from simcoll.verifier.causes.facts import Event, HostFacts, KernelEvent
+from simcoll.verifier.causes.facts import HostFacts, KernelEvent, KernelEventKind
 from tests.verifier.causes.test_nccl_ras import document
 
 TIME = 1_763_946_123_250_000_000
@@ -24,8 +24,8 @@ def launch(host: str, *ranks: int, ended_ns: int = TIME + 10**9) -> LaunchAccoun
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     events = (
-        KernelEvent(Event.XID, XID, TIME, 79, "0000:3b:00"),
-        KernelEvent(Event.OUT_OF_MEMORY, "Out of memory: Killed process 12 (python)", 0, pid=12),
+        KernelEvent(KernelEventKind.XID, XID, TIME, 79, "0000:3b:00"),
+        KernelEvent(KernelEventKind.OUT_OF_MEMORY, "Out of memory: Killed process 12 (python)", 0, pid=12),
     )
     facts = HostFacts("node-3", events, kernel_read=True, oom_kills=2)
     write_host(tmp_path / "host.json", facts)
@@ -73,7 +73,7 @@ def test_lines_of_another_time_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_line_in_two_files_is_kept_once_with_its_time(tmp_path: Path) -> None:
-    write_host(tmp_path / "host.json", HostFacts("a", (KernelEvent(Event.XID, XID, TIME, 79, "0000:3b:00"),)))
+    write_host(tmp_path / "host.json", HostFacts("a", (KernelEvent(KernelEventKind.XID, XID, TIME, 79, "0000:3b:00"),)))
     (tmp_path / "dmesg.txt").write_text(f"{XID}\n")
     [one] = job_facts((), [launch("a", 0)], fact_files(tmp_path)).by_host
     assert [event.time_ns for event in one.kernel] == [TIME]

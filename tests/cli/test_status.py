@@ -13,7 +13,7 @@ import pytest
 from simcoll.cli import main
 from simcoll.cli.top import chosen
 from simcoll.live.document import job_document, job_schema
-from simcoll.live.screen import FILTERS, ORDERS, Choice, ranks_shown
+from simcoll.live.screen import FILTERS, ORDERS, ScreenState, ranks_shown
 from simcoll.live.watch import JobWatch
 from tests.support.jobs import write_job, write_job_that_waits
 
@@ -112,7 +112,7 @@ def test_an_interval_of_nothing_is_refused(folder, capsys):
 
 def test_keys_change_what_is_shown(standing, folder):
     job = JobWatch(standing, 0.1).look()
-    choice = Choice()
+    choice = ScreenState()
     orders = set()
     for _ in ORDERS:
         choice = chosen(choice, "s", job)
@@ -125,13 +125,13 @@ def test_keys_change_what_is_shown(standing, folder):
     assert shown == {"all": [0, 1, 2, 3], "waiting": shown["waiting"], "not waiting": shown["not waiting"], "ended": []}
     assert sorted(shown["waiting"] + shown["not waiting"]) == [0, 1, 2, 3]
     of_group = JobWatch(folder).look()
-    groups = [chosen(Choice(group=number), "g", of_group).group for number in (None, 0, 1, 2)]
+    groups = [chosen(ScreenState(group=number), "g", of_group).group for number in (None, 0, 1, 2)]
     assert groups == [0, 1, 2, None]
-    assert {one.rank for one in ranks_shown(of_group, Choice(group=1))} == {0, 1}
-    assert [chosen(Choice(rank=rank), "r", job).rank for rank in (None, 0, 3)] == [0, 1, None]
-    assert chosen(Choice(), "p", job).paused
-    assert chosen(Choice(first=1), "k", job).first == 0
-    assert chosen(Choice(), "x", job) == Choice()
+    assert {one.rank for one in ranks_shown(of_group, ScreenState(group=1))} == {0, 1}
+    assert [chosen(ScreenState(rank=rank), "r", job).rank for rank in (None, 0, 3)] == [0, 1, None]
+    assert chosen(ScreenState(), "p", job).paused
+    assert chosen(ScreenState(first=1), "k", job).first == 0
+    assert chosen(ScreenState(), "x", job) == ScreenState()
 
 
 def test_a_terminal_shows_it_and_q_ends_it(folder):

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import simcoll
 from simcoll.core.notebook import html_table
-from tests.reports.test_advice import REPORT
+from tests.reports.test_causes import REPORT
 from tests.reports.test_sarif import a_report, mismatch
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simcoll.launch.restarts import RestartByCause
-from simcoll.verifier.findings.advice import Advice, Cause, Evidence, Restart, Strength, Suspicion
+from simcoll.verifier.findings.causes import Advice, Cause, Evidence, Restart, Strength, Suspicion
 
 HERE = socket.gethostname()
 

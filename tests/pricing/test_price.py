@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import simcoll
 from simcoll.core.record import Group, State
-from simcoll.pricing.collective_prices import Choice, PricingError
+from simcoll.pricing.collective_prices import EstimateOptions, PricingError
 from simcoll.pricing.compute import Straggler, none, per_step
 from simcoll.pricing.price import PricingScenario, price
 from simcoll.pricing.views.summary import groups_of, kinds_of, links_of, steps_of_rank, totals_of
@@ -164,10 +164,10 @@ def test_slow_links_and_algorithms_change_the_price():
     traces = timed([world(16)], dict.fromkeys(range(16), made))
     plain = price(traces, H100).seconds
     assert price(traces, H100, PricingScenario(slow_links=(SlowLink(("host1",), 10.0),))).seconds > 2 * plain
-    ring = price(traces, H100, PricingScenario(choice=Choice(algorithm="ring")))
+    ring = price(traces, H100, PricingScenario(choice=EstimateOptions(algorithm="ring")))
     assert ring.seconds == pytest.approx(simcoll.estimate("all_reduce", 1 << 28, H100, algorithm="ring").seconds)
     # An all_reduce is no exchange of all with all: it runs as NCCL would choose.
-    assert price(traces, H100, PricingScenario(choice=Choice(algorithm="pairwise"))).prices.substituted == 1
+    assert price(traces, H100, PricingScenario(choice=EstimateOptions(algorithm="pairwise"))).prices.substituted == 1
 
 
 def test_too_small_a_topology_is_refused():

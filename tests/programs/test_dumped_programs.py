@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report
 from simcoll.verifier.flight_recorder import read_dump, traces_of
-from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.postmortem import judge
 from tests.support.forked import ForkServer, Pool
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]

@@ -23,8 +23,9 @@ import pytest
 
 from simcoll.blackbox.accounts import read_launch
 from simcoll.blackbox.gather import files_of, gather
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Finding, Severity, Verdict
-from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.postmortem import judge
 from tests.support.forked import ForkServer, Pool, Result
 from tests.support.stated import Stated, marked_line
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from simcoll.core.ranges import parse_ranks
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Finding, Severity
-from simcoll.verifier.postmortem import exit_code
 from tests.programs.test_programs import PROGRAMS, Program, Runs, check_silent, programs
 from tests.support.forked import Result
 from tests.support.seeds import nightly

@@ -8,7 +8,7 @@ from dataclasses import replace
 from simcoll.core.record import Source
 from simcoll.reports.github import annotated
 from simcoll.verifier.findings.finding import Finding, RankSource, Report, Severity
-from tests.reports.test_advice import ADVICE
+from tests.reports.test_causes import ADVICE
 from tests.reports.test_sarif import a_report, mismatch
 
 ROOT = "/home/ada/project"

@@ -15,7 +15,7 @@ from simcoll.reports.html_report import Figure, html_report
 from simcoll.verifier.findings.finding import DRY_RUN, Progress, Report, Severity, Summary, Verdict
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.view import charted
+from simcoll.verifier.views.requested import charted
 from tests.reports.pages import HOSTILE, hostile, mismatched, page_of, waiting_circle
 from tests.reports.tags import Tags
 

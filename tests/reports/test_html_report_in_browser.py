@@ -11,7 +11,7 @@ import pytest
 
 from simcoll.reports.html_report import html_report
 from simcoll.verifier.findings.finding import Finding, Report, Severity, Side, Verdict
-from simcoll.verifier.views.view import charted
+from simcoll.verifier.views.requested import charted
 from tests.reports.browser import AXE, Opened, opened, started
 from tests.reports.pages import HOSTILE, crossed, hostile, large, mismatched, page_of, waiting_circle
 from tests.support.seeds import nightly

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simcoll.reports.html_report import call_rows, crowds
 from simcoll.verifier.findings.finding import RankState, RankStatus
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.view import charted
+from simcoll.verifier.views.requested import charted
 from tests.reports.pages import mismatched
 
 

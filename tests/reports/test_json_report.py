@@ -21,13 +21,13 @@ from simcoll.verifier.findings.finding import (
     Finding,
     History,
     Mark,
+    Narrowed,
     Place,
     Progress,
     RankState,
     RankStatus,
     Report,
     Severity,
-    Shown,
     Side,
     Summary,
     Timeline,
@@ -130,7 +130,7 @@ def test_what_was_asked_for_is_there_and_otherwise_not() -> None:
     )
     history = History((0, 1), (RECORD,), (GROUP,))
     document: Any = checked(
-        replace(a_report(), shown=Shown(("0",), (1,), 2, 3), histories=(history,), timeline=timeline)
+        replace(a_report(), shown=Narrowed(("0",), (1,), 2, 3), histories=(history,), timeline=timeline)
     )
     assert document["shown"] == {"groups": ["0"], "ranks": [1], "hidden_errors": 2, "hidden_warnings": 3}
     assert document["records"][0]["records"][0]["scheduled"] == 0.5

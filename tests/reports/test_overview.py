@@ -18,10 +18,10 @@ from simcoll.verifier.findings.finding import (
     Column,
     History,
     Mark,
+    Narrowed,
     Place,
     Progress,
     Report,
-    Shown,
     Summary,
     Timeline,
     Verdict,
@@ -155,7 +155,7 @@ def test_a_long_path_keeps_its_line_number(width: int) -> None:
 
 
 def test_what_is_hidden_is_said_and_counted() -> None:
-    shown = Shown(("mesh_tp",), (0, 1), 2, 1)
+    shown = Narrowed(("mesh_tp",), (0, 1), 2, 1)
     text = drawn(TerminalReport(Report(Verdict.FINDINGS, 8, "detail", (), (), 5, shown=shown)))
     assert "simcoll: 2 errors, 1 warning; 5 collectives on 8 ranks agree" in text
     assert "shown: group mesh_tp and ranks 0-1; the verdict is that of the whole job" in text

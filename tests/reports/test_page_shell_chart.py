@@ -16,7 +16,7 @@ from simcoll.reports import page_shell
 from simcoll.reports.page_shell import chart_data, script_json
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.chart import Chart
-from simcoll.verifier.views.view import charted
+from simcoll.verifier.views.requested import charted
 from tests.reports.pages import mismatched
 
 TYPES = {"u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "f64": np.float64}

@@ -41,7 +41,7 @@ from simcoll.topology.summary import render_summary, render_tree, summarise
 from simcoll.verifier.findings.finding import Finding, RankSource, RankState, RankStatus, Report, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.view import Selection, View, viewed
+from simcoll.verifier.views.requested import Selection, View, viewed
 from tests.support.jobs import write_job
 from tests.support.seeds import ALL
 from tests.support.timed import Made, call, timed

@@ -13,7 +13,7 @@ from simcoll.simulation.keys import KEYS, KINDS
 from simcoll.simulation.operations import ACTIONS, VERBS, keys_of
 from simcoll.simulation.rank_steps import check_steps
 from simcoll.simulation.report import unmet
-from simcoll.simulation.table import ScenarioTable
+from simcoll.simulation.toml_table import ScenarioTable
 from tests.support.scenarios import parse_scenario
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,4 +1,4 @@
-"""What happens to files: bits flip, blocks are lost, doubled or another file's, things in their place are no files."""
+"""Damages files for tests: flips bits, loses, doubles or swaps blocks, puts other things in place of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests hold every document against: the schema of reports, and the standard's own of SARIF."""
+"""Validates documents: reports by their schema, SARIF by the schema of its standard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order workers take the files of tests: those that take longest first.
+"""Orders the files of tests for the workers: those that take longest first.
 
 A worker takes a whole file. One that takes minutes and is begun last would leave the other workers idle at the end, and
 pytest-xdist itself goes by the number of tests in a file: the slowest have few.

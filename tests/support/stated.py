@@ -1,4 +1,4 @@
-"""What the first lines of a planted program state: ``# expect: SC104 culprits=2,5-7 ranks=8``, and where its bug is."""
+"""Reads the first lines of a planted program: ``# expect: SC104 culprits=2,5-7 ranks=8``, and the place of its bug."""
 
 from __future__ import annotations
 

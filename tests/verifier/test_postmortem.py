@@ -12,9 +12,10 @@ import pytest
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import SLOT, LaunchOutcome, MemoryTrace, RankExit
 from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import RankStatus, Report, Rule, Severity, Verdict
 from simcoll.verifier.findings.rules import BUFFERS_OVERLAP, STRAGGLER, WORK_NEVER_WAITED
-from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.postmortem import judge
 from tests.support.traces import trace_of
 
 RANKS = 4

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from simcoll.verifier.causes.facts import JobFacts
 from simcoll.verifier.causes.rules import RULE_LIST, Situation, errors
-from simcoll.verifier.findings.advice import Advice
+from simcoll.verifier.findings.causes import Advice
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.halts.job import Job
 

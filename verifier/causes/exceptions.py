@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from simcoll.verifier.findings.advice import Cause, Restart, Strength
+from simcoll.verifier.findings.causes import Cause, Restart, Strength
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Event(Enum):
+class KernelEventKind(Enum):
     """The kind of a line of the kernel log. ``memory error``: an uncorrected error of the host's own memory."""
 
     XID = "Xid"
@@ -25,7 +25,7 @@ class KernelEvent:
     says of a kill that a cgroup's limit was reached, ``fatal`` of an error of a link or switch that it was fatal.
     """
 
-    kind: Event
+    kind: KernelEventKind
     text: str
     time_ns: int = 0
     number: int = 0

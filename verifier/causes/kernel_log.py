@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from simcoll.verifier.causes.facts import Event, KernelEvent
+from simcoll.verifier.causes.facts import KernelEvent, KernelEventKind
 
 _LONGEST: Final = 400
 """So many characters of a line are kept."""
@@ -52,16 +52,16 @@ def _event(line: str, booted_ns: int) -> KernelEvent | None:
         pid = _PID.search(xid["rest"])
         fatal = _FATAL.search(xid["rest"]) is not None
         about = time_ns, int(xid["number"]), xid["device"], int(pid["pid"]) if pid else 0
-        return KernelEvent(Event.XID, said, *about, fatal=fatal)
+        return KernelEvent(KernelEventKind.XID, said, *about, fatal=fatal)
     if (switch := _SXID.search(text)) is not None:
         fatal = switch["rest"].startswith("Fatal")
-        return KernelEvent(Event.SWITCH, said, time_ns, int(switch["number"]), switch["device"], fatal=fatal)
+        return KernelEvent(KernelEventKind.SWITCH, said, time_ns, int(switch["number"]), switch["device"], fatal=fatal)
     if (killed := _KILLED.search(text)) is not None:
         limited = killed["cgroup"] != "O"
-        return KernelEvent(Event.OUT_OF_MEMORY, said, time_ns, pid=int(killed["pid"]), limited=limited)
+        return KernelEvent(KernelEventKind.OUT_OF_MEMORY, said, time_ns, pid=int(killed["pid"]), limited=limited)
     if (poison := _POISON.search(text)) is not None:
-        return KernelEvent(Event.MEMORY_ERROR, said, time_ns, pid=int(poison["pid"]))
-    return KernelEvent(Event.MEMORY_ERROR, said, time_ns) if _EDAC.search(text) else None
+        return KernelEvent(KernelEventKind.MEMORY_ERROR, said, time_ns, pid=int(poison["pid"]))
+    return KernelEvent(KernelEventKind.MEMORY_ERROR, said, time_ns) if _EDAC.search(text) else None
 
 
 def _timed(line: str, booted_ns: int) -> tuple[int, str]:

@@ -20,9 +20,9 @@ from simcoll.core.process import signal_name
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import text
 from simcoll.verifier.causes.exceptions import told
-from simcoll.verifier.causes.facts import Event, HostFacts, JobFacts, KernelEvent
+from simcoll.verifier.causes.facts import HostFacts, JobFacts, KernelEvent, KernelEventKind
 from simcoll.verifier.causes.xids import XIDS, XidClass
-from simcoll.verifier.findings.advice import Cause, Evidence, Restart, Strength, Suspicion
+from simcoll.verifier.findings.causes import Cause, Evidence, Restart, Strength, Suspicion
 from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.findings.rules import (
     BUFFER_CHANGED,
@@ -201,11 +201,11 @@ _CONTAINED: Final = 94
 
 def _fault(event: KernelEvent) -> str:
     """The fault of the machine that a line tells of, in words; empty where it is none."""
-    if event.kind is Event.MEMORY_ERROR:
+    if event.kind is KernelEventKind.MEMORY_ERROR:
         return "an uncorrected memory error"
-    if event.kind is Event.SWITCH:
+    if event.kind is KernelEventKind.SWITCH:
         return "a fatal error of NVSwitch" if event.fatal else ""
-    if event.kind is not Event.XID or event.number not in XIDS:
+    if event.kind is not KernelEventKind.XID or event.number not in XIDS:
         return ""
     kind, name = XIDS[event.number]
     linked = kind is XidClass.LINK and (event.fatal or event.number == _NVLINK)
@@ -217,14 +217,14 @@ _NVLINK: Final = 74
 
 
 def _killed_for_memory(at: Situation) -> list[Suspicion]:
-    """A rank was ended by SIGKILL (also exit code 137), or failed as a worker of its DataLoader was, for want of
-    memory, by its kernel's log or by the count of kills in its memory cgroup: program, strong, restart no where the
-    limit of a cgroup was reached; machine, weak where the host had no memory left, whoever used it.
+    """The kernel ended a rank (SIGKILL, also exit code 137), or a worker of its DataLoader, because memory had run out,
+    as its log or the count of kills in the memory cgroup shows. The limit of a cgroup was reached: program, strong,
+    restart no. The host had no memory left, whoever used it: machine, weak.
     """
     found = []
     for failure in (*_by_signal(at, signal.SIGKILL), *(one for one in at.own.values() if _WORKER.search(one.message))):
         host = at.host(at.facts.hosts.get(failure.rank, ""))
-        kills = [one for one in host.kernel if one.kind is Event.OUT_OF_MEMORY]
+        kills = [one for one in host.kernel if one.kind is KernelEventKind.OUT_OF_MEMORY]
         mine = [one for one in kills if one.pid == at.facts.pids.get(failure.rank) or _near(one, failure)]
         evidence = [Evidence(_log_of(host), one.text) for one in mine[:_MOST]]
         if host.oom_kills:
@@ -277,7 +277,11 @@ _DEVICE: Final = {
 def _log_of_work(at: Situation, failure: Failure) -> list[Evidence]:
     """The Xids on a rank's host that follow from the work that the program gave to a GPU."""
     host = at.host(at.facts.hosts.get(failure.rank, ""))
-    xids = [one for one in host.kernel if one.kind is Event.XID and XIDS.get(one.number, _NONE)[0] is XidClass.WORK]
+    xids = [
+        one
+        for one in host.kernel
+        if one.kind is KernelEventKind.XID and XIDS.get(one.number, _NONE)[0] is XidClass.WORK
+    ]
     return [Evidence(_log_of(host), f"Xid {one.number}, {XIDS[one.number][1]}: {one.text}") for one in xids[:1]]
 
 
@@ -285,9 +289,10 @@ _NONE: Final = (None, "")
 
 
 def _told_by_exceptions(at: Situation) -> list[Suspicion]:
-    """The exception that ended a rank tells by itself. EIO, EROFS: machine, restart without that host; ENOSPC, EDQUOT:
-    machine, restart no (all strong). No route to a host: network, strong; other lost connections: network, weak. No
-    memory on the host: program, strong, restart no. NameError, TypeError and the like: program, strong, restart no.
+    """The exception that ended a rank names the cause by its type or text. EIO, EROFS: machine, restart without that
+    host; ENOSPC, EDQUOT: machine, restart no (all strong). No route to a host: network, strong; other lost connections:
+    network, weak. No memory on the host: program, strong, restart no. NameError, TypeError and the like: program,
+    strong, restart no.
     """
     for failure in at.own.values():
         if (says := told(failure.type, failure.message)) is not None and not failure.device_error:
@@ -318,8 +323,9 @@ _FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP,
 
 
 def _crashed(at: Situation) -> list[Suspicion]:
-    """A rank was ended by SIGSEGV, SIGILL, SIGFPE, SIGABRT or SIGBUS (also as exit code 128 and its number): native
-    code of that rank failed: rank, weak. SIGBUS also where a file in memory, such as one in /dev/shm, has no room left.
+    """SIGSEGV, SIGILL, SIGFPE, SIGABRT or SIGBUS (also as exit code 128 plus the signal's number) ended a rank, so
+    native code of that rank failed: rank, weak. SIGBUS also comes when a file in memory, such as one in /dev/shm, has
+    no room left.
     """
     for failure in at.own.values():
         if at.signal_of(failure) in _CRASHES:
@@ -328,12 +334,12 @@ def _crashed(at: Situation) -> list[Suspicion]:
 
 
 def _ended_from_outside(at: Situation) -> list[Suspicion]:
-    """A rank was ended by SIGKILL or SIGTERM, and it is not known by whom: unknown, weak. Restart yes where it is known
-    that the kernel killed nothing for want of memory: nothing of the job was at fault.
+    """SIGKILL or SIGTERM ended a rank, and the sender is not known: unknown, weak. Restart yes if it is known that the
+    kernel killed nothing for lack of memory: nothing of the job was at fault.
     """
     for failure in _by_signal(at, signal.SIGKILL, signal.SIGTERM):
         host = at.host(at.facts.hosts.get(failure.rank, ""))
-        ruled_out = host.oom_kills == 0 and not any(one.kind is Event.OUT_OF_MEMORY for one in host.kernel)
+        ruled_out = host.oom_kills == 0 and not any(one.kind is KernelEventKind.OUT_OF_MEMORY for one in host.kernel)
         evidence = [_ended(at, failure)]
         if ruled_out:
             evidence.append(Evidence(f"memory cgroup of {host.host}", "nothing was killed in it for want of memory"))
@@ -356,7 +362,7 @@ def _alone(at: Situation) -> list[Suspicion]:
 
 
 def _stopped(at: Situation) -> list[Suspicion]:
-    """A missing rank's process was stopped by a signal (SIGSTOP, SIGTSTP, a debugger), as the monitor saw: rank,
+    """The monitor saw that a signal (SIGSTOP, SIGTSTP, a debugger) had stopped the process of a missing rank: rank,
     strong, restart yes.
     """
     stopped = frozenset() if at.job.stall is None else at.job.stall.stopped
@@ -368,8 +374,9 @@ def _stopped(at: Situation) -> list[Suspicion]:
 
 
 def _ras(at: Situation) -> list[Suspicion]:
-    """NCCL's RAS lists ranks of a communicator as unresponsive or dead. All those of one address, where others
-    answered: machine, weak; otherwise rank, weak. A rank whose asynchronous error is ncclRemoteError: network, weak.
+    """NCCL's RAS lists ranks of a communicator as unresponsive or dead. All ranks of one address are missing while
+    others answered: machine, weak; otherwise rank, weak. A rank whose asynchronous error is ncclRemoteError: network,
+    weak.
     """
     missing = [one for one in at.facts.ras if one.missing and (one.unresponsive or one.dead)]
     found = []
@@ -421,9 +428,9 @@ def _lost_connections(at: Situation) -> list[Suspicion]:
 
 
 def _wrong_values(at: Situation) -> list[Suspicion]:
-    """SC902 or SC903 names one rank whose result differs while its calls agree: machine of that rank, weak: silent
-    corruption, if the program does not write there. SC901, the first NaN, and SC904, weights that drift apart: rank,
-    weak.
+    """SC902 or SC903 names one rank whose result differs while its calls agree: machine of that rank, weak, as silent
+    corruption is likely if the program does not write there. SC901, the first NaN, and SC904, weights that drift apart:
+    rank, weak.
     """
     if at.first is None:
         return []
@@ -433,8 +440,8 @@ def _wrong_values(at: Situation) -> list[Suspicion]:
 
 
 def _skipped_after_exception(at: Situation) -> list[Suspicion]:
-    """SC202 or SC201 where the ranks parted as some handled an exception: as that exception tells, weak; rank where it
-    tells nothing.
+    """SC202 or SC201, and the ranks parted because some of them handled an exception: the cause that this exception
+    names, or else rank; weak.
     """
     if at.first is None or at.first.code not in (CALL_SKIPPED.code, MISSING_RANK.code) or at.first.parted is None:
         return []
@@ -453,21 +460,21 @@ def _skipped_after_exception(at: Situation) -> list[Suspicion]:
 
 
 def _other_calls(at: Situation) -> list[Suspicion]:
-    """SC202 or SC702: by the records some ranks make a call that others never make: program, strong, restart no."""
+    """SC202 or SC702, some ranks make a call that others never make: program, strong, restart no."""
     if at.first is None or at.first.code not in (CALL_SKIPPED.code, RANK_EXITED_EARLY.code):
         return []
     return [_by(at, "calls left out", Cause.PROGRAM, Strength.STRONG, Restart.NO, [_finding(at.first)], at.suspects)]
 
 
 def _missing(at: Situation) -> list[Suspicion]:
-    """SC201: a rank that is alive did not come: rank, weak; its place says what it did instead."""
+    """SC201, a rank that is alive did not come: rank, weak. The report states what the rank did instead."""
     if at.first is None or at.first.code != MISSING_RANK.code or not at.suspects:
         return []
     return [_weak(at, "missing rank", Cause.RANK)]
 
 
 def _unknown(at: Situation) -> list[Suspicion]:
-    """None of the others: unknown."""
+    """No other rule fits: unknown."""
     evidence = [_finding(at.first)] if at.first is not None else []
     evidence += [_ended(at, one) for one in list(at.job.failures.values())[:1] if not evidence]
     return [_by(at, "none", Cause.UNKNOWN, Strength.WEAK, Restart.UNKNOWN, evidence, at.suspects)]

@@ -16,7 +16,7 @@ from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.core.steps import StepNumber
 from simcoll.core.units import counted
 from simcoll.spec.call import Call
-from simcoll.verifier.findings.advice import Advice
+from simcoll.verifier.findings.causes import Advice
 
 DRY_RUN = "preflight"
 """The mode of records that ranks made one by one, alone: their times have no meaning."""
@@ -321,7 +321,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Narrowed:
     """To which groups (by name or description) and ranks a report was narrowed, and how much that hides."""
 
     groups: tuple[str, ...]
@@ -365,7 +365,7 @@ class Report:
     agreed: int = 0
     notes: tuple[str, ...] = ()
     summary: Summary | None = None
-    shown: Shown | None = None
+    shown: Narrowed | None = None
     histories: tuple[History, ...] = ()
     timeline: Timeline | None = None
     messages: int = 0

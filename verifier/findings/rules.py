@@ -18,21 +18,21 @@ INVALID_ARGUMENT = Rule(
     "invalid-argument",
     "Correct the call at the named line; the text says what is wrong with it.",
     means=(
-        "One rank's own call is wrong, independent of the other ranks: torch.distributed or the backend refused it. Or "
-        "the backend does not refuse it and gives wrong results: Gloo takes the tensor of all_reduce, broadcast, "
-        "reduce and scatter, and the output of reduce_scatter and all_to_all_single, for contiguous, though it may "
-        "have gaps (m[:, 0], x[::2]) or repeat elements (expand), and scatter, reduce_scatter (lists) and "
-        "all_to_all_single copy in the order of memory. Mode detail raises before such a call runs."
+        "One rank's own call is wrong, independent of the other ranks: torch.distributed or the backend refused it, or "
+        "the backend accepts it and gives wrong results. Gloo assumes that the tensor of all_reduce, broadcast, reduce "
+        "and scatter, and the output of reduce_scatter and all_to_all_single, is contiguous, even if it has gaps (m[:, "
+        "0], x[::2]) or repeats elements (expand); scatter, reduce_scatter (lists) and all_to_all_single copy in the "
+        "order of memory. Mode detail raises before such a call runs."
     ),
     harm=(
-        "The refused rank fails or goes on without the call, and the others wait for it. A tensor with gaps gets wrong "
-        "values, and its neighbours in memory are overwritten."
+        "A rank whose call is refused fails or goes on without it, and the others wait for that rank. A tensor with "
+        "gaps gets wrong values, and its neighbours in memory are overwritten."
     ),
     example=("outs = [torch.empty(4) for _ in range(world_size - 1)]\ndist.all_gather(outs, x)  # one output too few"),
     remedy=(
         "Read the exception. If only some ranks are refused, compare how they build the arguments; if the backend "
-        "cannot do the call at all, use another one. Give it a contiguous copy of a tensor with gaps, and copy the "
-        "result back."
+        "cannot do the call at all, use another one. In place of a tensor with gaps pass a contiguous copy, and copy "
+        "the result back."
     ),
 )
 
@@ -99,10 +99,11 @@ REPLICAS_DIFFER = Rule(
     "replicas-differ",
     "Take the rank in the minority out of the job, or find what writes to its tensor, before anything else.",
     means=(
-        "A collective gives every rank the same bits, and the ranks hold different ones. Culprits are the ranks whose "
-        "result is not what the inputs make, or else those in the minority. Needs --values."
+        "A collective gives every rank the same bits, and the ranks hold different ones. The culprits are the ranks "
+        "whose result does not follow from the inputs; if that is not known, the ranks in the minority. The rule needs "
+        "--values."
     ),
-    harm="The replicas of the model go apart without a sign: each rank trains another one.",
+    harm="The replicas of the model diverge unnoticed: each rank trains a different model.",
     example=(
         "work = dist.all_reduce(x, async_op=True)\ntime.sleep(0.5)\nif rank == 1:\n    x.numpy()[0] += 1\nwork.wait()"
     ),
@@ -118,8 +119,8 @@ WRONG_RESULT = Rule(
     "wrong-result",
     "Compare the inputs and the result of this call on another backend, or with NCCL_ALGO and NCCL_PROTO set.",
     means=(
-        "What came out of a collective is not what its meaning makes of what went in. What is moved, and reductions of "
-        "integers, are compared exactly; sums and averages of floats within a bound on their rounding errors. Needs "
+        "The result of a collective does not follow from its inputs. Moved elements and reductions of integers are "
+        "compared exactly, sums and averages of floats within a bound on their rounding errors. The rule needs "
         "--values."
     ),
     harm="The job goes on with wrong numbers that look right.",
@@ -139,26 +140,27 @@ PARAMETERS_DRIFTED = Rule(
     "parameters-drifted",
     "Find what this rank did to the named parameter in the named step that the others did not.",
     means=(
-        "Ranks hold other bits of a parameter, a buffer or an optimizer's state that they have to hold alike: that of "
-        "a DistributedDataParallel model when a forward pass begins that synchronises gradients, or a DTensor that is "
-        "replicated over a dimension of its mesh, after a step of its optimizer. Named are the first step, the first "
-        "tensor and the ranks in the minority. Not judged are models whose program steps without synchronising them "
-        "(no_sync, set_requires_all_reduce), or with a communication hook that is not known to give every rank the "
-        "same gradients. Needs --values; with --values sample the step is the first of those that were looked at."
+        "Ranks hold different bits of a parameter, a buffer or an optimizer's state that must be equal: that of a "
+        "DistributedDataParallel model when a forward pass begins that synchronises gradients, or a DTensor that is "
+        "replicated over a dimension of its mesh, after a step of its optimizer. The finding names the first step, the "
+        "first tensor and the ranks in the minority. A model is not judged if its program steps without synchronising "
+        "gradients (no_sync, set_requires_all_reduce), or if it has a communication hook that is not known to give "
+        "every rank the same gradients. The rule needs --values; with --values sample the step is the first of those "
+        "that were looked at."
     ),
     harm=(
-        "Each rank trains another model. Gradients are still averaged, but those of different models: the loss falls "
-        "more slowly, or rises, and a checkpoint has the weights of rank 0 alone."
+        "Each rank trains a different model. The gradients of these models are still averaged, so the loss falls more "
+        "slowly, or rises, and a checkpoint has the weights of rank 0 alone."
     ),
     example=(
         "torch.manual_seed(rank)\nmodel = DistributedDataParallel(nn.Linear(8, 1), init_sync=False)\n"
         "model(torch.rand(4, 8)).sum().backward()"
     ),
     remedy=(
-        "Before the first step: the ranks began with different weights; let the constructor broadcast them, or load "
-        "the same checkpoint everywhere. After a step: something changed the weights, or the optimizer's settings, on "
-        "one rank only, such as a learning rate that follows the rank's own loss, a weight that is clipped or loaded "
-        "under `if rank == 0`, a forward pass through model.module."
+        "If the ranks differ before the first step, they began with different weights: let the constructor broadcast "
+        "them, or load the same checkpoint everywhere. If they differ after a step, something changed the weights or "
+        "the optimizer's settings on one rank only, such as a learning rate that follows the rank's own loss, a weight "
+        "that is clipped or loaded under `if rank == 0`, a forward pass through model.module."
     ),
     simulated=False,
 )
@@ -168,14 +170,14 @@ SAME_DATA = Rule(
     "same-data",
     "Give each data-parallel rank its own part of the data, by a DistributedSampler or a seed with the rank in it.",
     means=(
-        "Ranks that are to share out the data train on the same batches: what enters a model of "
-        "DistributedDataParallel, or the root of FSDP's fully_shard, is equal on them in three steps in a row, and "
-        "changes each time. A batch that stays the same is not reported, nor one without a tensor of eight elements "
-        "that are not all alike, nor passes in evaluation or without a step of an optimizer between them. Ranks that a "
-        "smaller group or another dimension of a mesh joins (tensor, context, pipeline parallelism) may share their "
-        "input. Needs --values."
+        "Data-parallel ranks train on the same batches: the input of a DistributedDataParallel model, or of the root "
+        "of FSDP's fully_shard, is equal on these ranks in three steps in a row, and changes in each step. A batch "
+        "that stays the same is not reported, nor one in which no tensor has eight elements that differ, nor passes in "
+        "evaluation or without a step of an optimizer between them. Ranks in one smaller group, or in one row of "
+        "another dimension of the mesh (tensor, context, pipeline parallelism), may share their input. The rule needs "
+        "--values."
     ),
-    harm="The job takes the time of many ranks and learns what one would: the effective batch is that of one rank.",
+    harm=("The job pays for many ranks and learns as much as one would: the effective batch is that of one rank."),
     example=(
         "torch.manual_seed(0)\nmodel = DistributedDataParallel(nn.Linear(8, 1))\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
@@ -183,9 +185,10 @@ SAME_DATA = Rule(
     ),
     remedy=(
         "Without a sampler every rank reads the whole data set in the order of its seed: pass "
-        "sampler=DistributedSampler(dataset) to the DataLoader, and call set_epoch. Where batches are drawn, add the "
-        "rank to the seed; seed the model alike before, or let DistributedDataParallel broadcast it. With tensor "
-        "parallelism number the parts by the rank in the data-parallel group, not by the global rank."
+        "sampler=DistributedSampler(dataset) to the DataLoader, and call set_epoch. If batches are drawn at random, "
+        "add the rank to the seed after the model is built, or let DistributedDataParallel broadcast the model. With "
+        "tensor parallelism, choose the part of the data by the rank in the data-parallel group, not by the global "
+        "rank."
     ),
     severity=Severity.WARNING,
     simulated=False,
@@ -217,10 +220,10 @@ WORK_NEVER_WAITED = Rule(
     means=(
         "An asynchronous call brings this rank a result, and the program ended normally without ever waiting for it: "
         "no wait(), no is_completed() that returned True, no synchronize(), no future, and for a GPU no synchronize() "
-        "of the device. Not reported are sends, barriers, results that the program dropped with the work and does not "
-        "name in a later line, and a last pending call if earlier calls from the same line were waited for. It is an "
-        "error if another rank waits for ever for a message because the program dropped the work of its send or "
-        "receive: on Gloo the message is lost with it."
+        "of the device. The rule does not report sends, barriers, results that the program dropped with the work and "
+        "does not name in a later line, or a last pending call if earlier calls from the same line were waited for. It "
+        "is an error if another rank waits for ever for a message because the program dropped the work of its send or "
+        "receive: on Gloo the message is lost with the work."
     ),
     harm="The result may be read before it is complete, and an error of the call is never seen.",
     example=("dist.all_reduce(x, async_op=True)\nprint(x.sum())"),
@@ -255,9 +258,9 @@ BUFFERS_OVERLAP = Rule(
         "A call uses memory that an earlier asynchronous call, for which nobody has waited yet, still uses, and at "
         "least one of them writes there. It is an error if both write and the first was still running, a warning "
         "otherwise. Calls of one group that run in order on one stream (NCCL), and disjoint parts of one buffer, are "
-        "not reported. Also reported, as an error: outputs of one call that share memory ([t] * world_size), and an "
-        "output that shares memory with an input which the backend reads after it has begun to write (on Gloo "
-        "all_to_all_single in place, reduce_scatter into another rank's part)."
+        "not reported. Two uses of memory within one call are errors too: outputs that share memory ([t] * "
+        "world_size), and an output that shares memory with an input which the backend reads after it has begun to "
+        "write (on Gloo all_to_all_single in place, reduce_scatter into another rank's part)."
     ),
     harm="The result depends on which call, or which rank's part, comes first.",
     example=("a = dist.all_reduce(x[:6], async_op=True)\nb = dist.all_reduce(x[4:], async_op=True)"),
@@ -294,8 +297,8 @@ MEMBERSHIP_MISMATCH = Rule(
     "Call new_group on every rank, with the same ranks, in the same order.",
     means=(
         "Ranks created a group with different members, created groups in a different order, or some did not create it. "
-        "It is a warning where only the members created it and the job ended well: later groups would get other "
-        "numbers on them."
+        "It is a warning if only the members created the group and the job ended well: later groups would have other "
+        "numbers on the members than on other ranks."
     ),
     harm=(
         "Names and connections of groups are derived from the order of creation, so the ranks use different "
@@ -382,12 +385,12 @@ MESSAGE_RACE = Rule(
     "message-race",
     "Name the source of every receive that matters, or give the two kinds of messages different tags.",
     means=(
-        "A receive from any source took one message, and may as well have taken another one, for which a later receive "
-        "waits by its sender's name or with another size or dtype. In this run the messages came in the right order."
+        "A receive from any source took one message and could have taken another one, which a later receive needs: "
+        "that receive names its sender, or has its size or dtype. In this run the messages came in the right order."
     ),
     harm=(
-        "In another order of arrival the later receive waits until the timeout, or a message ends in the wrong buffer: "
-        "a job that fails once in a hundred runs, or on another cluster only."
+        "If the messages arrive in another order, the later receive waits until the timeout, or a message ends in the "
+        "wrong buffer. Such a job fails once in a hundred runs, or on another cluster only."
     ),
     example=(
         "if rank == 0:\n    dist.recv(x)  # any source: rank 2's message, or rank 1's\n    dist.recv(y, src=1)\n"

@@ -58,8 +58,8 @@ def is_final(job: Job, finding: Finding, waits: WaitGraph) -> bool:
 def deadlock(job: Job, waits: WaitGraph) -> list[Finding]:
     """Ranks wait for each other in a cycle: across groups, messages, or devices and hosts. The shortest is named.
 
-    Where one message without its other end closes a cycle of devices, it is that message (SC304). Every wait of the
-    cycle had begun when the first of its ranks was last seen.
+    Where a single message without its other end closes a cycle of devices, that message is reported (SC304). Every wait
+    of the cycle had begun when the first of its ranks was last seen.
     """
     cycle = waits.cycle()
     if not cycle or not _at_one_moment(job, cycle):
@@ -147,9 +147,9 @@ def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:
 def late_rank(job: Job, waits: WaitGraph) -> list[Finding]:
     """Ranks that are alive, and in no call themselves, did not come to the call in which others wait (SC201).
 
-    In a job that was ended from outside this is a warning: they might have come. SC702 where they had destroyed the
-    group; SC202 where most of a group did not come, by their records: those that wait made a call too many. Where
-    no monitor watched the job, a rank's own record must go on for long enough without the call.
+    In a job that was ended from outside this is a warning: they might have come. Ranks that had destroyed the group are
+    SC702. Where by the records most of a group did not come, the ranks that wait made a call too many (SC202). Where no
+    monitor watched the job, the record of a late rank must go on for long enough without the call.
     """
     stall = job.stall
     for wait in in_time(waits.all()):
@@ -223,7 +223,7 @@ def _made_alone(job: Job, wait: Wait, waiting: Sequence[int], late: Sequence[int
 
 
 def stopped_processes(job: Job, waits: WaitGraph) -> list[Finding]:
-    """Processes of ranks were stopped by a signal: they are there, and do nothing. The monitor saw it."""
+    """A signal stopped the processes of ranks: they exist and do nothing. The monitor saw that."""
     stall = job.stall
     if stall is None or not stall.stopped or not (waits.waiting or waits.unended):
         return []
@@ -246,9 +246,11 @@ def stopped_processes(job: Job, waits: WaitGraph) -> list[Finding]:
 
 
 def nobody_missing(job: Job, waits: WaitGraph) -> list[Finding]:
-    """The job was given up while ranks waited, although no rank is known to be missing: the place of each rank.
+    """The job was given up while ranks waited, and no rank is known to be missing. The finding has the place of each
+    rank.
 
-    Where members are only known by their calls, and all ranks stand in calls of different groups, it is a deadlock.
+    If members are only known by their calls, and all ranks stand in calls of different groups, it is a deadlock
+    (SC204).
     """
     stall = job.stall
     if stall is None or not stall.over or not (waits.waiting or waits.unended):
@@ -256,8 +258,8 @@ def nobody_missing(job: Job, waits: WaitGraph) -> list[Finding]:
     if not stall.watched:
         return standing_calls(job, waits, stall)
     message = (
-        f"the job stood still for {stall.seconds:.0f} s, and no rank is known to be missing: where each rank is stands "
-        "below"
+        f"the job stood still for {stall.seconds:.0f} s, and no rank is known to be missing: the place of each "
+        "rank is listed below"
     )
     ranks = sorted(job.traces)
     return [MISSING_RANK.finding(message, ranks=ranks, sides=rank_locations(job, ranks, stall))]

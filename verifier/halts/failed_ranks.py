@@ -109,8 +109,8 @@ def failed_ranks(job: Job, *, explained: bool, victims: Collection[int] = ()) ->
 
 
 def lost_peers(job: Job) -> list[Finding]:
-    """A rank failed because it lost another one, and nothing explains that. A rank that had ended well by then is named
-    (SC702), or else the first failure (SC701).
+    """A rank failed because it lost another rank, and nothing explains that loss. If a rank had ended well by then, it
+    is named (SC702), otherwise the first failure (SC701).
     """
     others = [failure for failure in job.failures.values() if failure.nature is not Nature.OWN]
     return (_exited_early(job, others) or [_failed(job, others[0])]) if others else []

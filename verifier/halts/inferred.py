@@ -247,7 +247,7 @@ def _unclear(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]], ra
     left = f", which {ranks_text(passed)} had left" if passed else ""
     message = (
         f"{ranks_text(waiting)} waited in {members[0][1].call.op} (collective {sequence}){left}, and the "
-        "records do not tell for whom: a rank that left none, or what they do not state, may be the cause"
+        "records do not tell for whom: the cause may be a rank without a record, or a field that they do not state"
     )
     return MISSING_RANK.finding(
         message,
@@ -295,6 +295,6 @@ def _all_came(job: Job, waits: WaitGraph, stall: Stall) -> list[str]:
     seconds = f" for {_seconds_open(first, record, stall):.0f} s" if stall.dated else ""
     return [
         f"when the records end, {ranks_text(ranks)} had been in {call_at(group, record)}{seconds}, and all known "
-        "members had come: it may just have ended, or what the records do not state, or a member of which they do not "
-        "tell, holds it up"
+        "members had come: it may just have ended, or a field that the records do not state, or a member without a "
+        "record, may hold it up"
     ]

@@ -28,12 +28,12 @@ from simcoll.verifier.halts.missing import not_connecting, not_making
 
 
 def membership_mismatches(job: Job) -> list[Finding]:
-    """The ranks made a group of different members. The first such group is named.
+    """The ranks gave different members for one group. The first such group is named.
 
     It is an error even where all goes well: torch connects ranks under the group's number, and each takes those that it
-    meets for its own members. The members that a rank gives for a group that it does not belong to do no harm, and
-    neither do groups in which each rank is alone. In a job that ended well, default groups that all ranks got were jobs
-    of their own within the job.
+    meets for its own members. What a rank gives for a group that it does not belong to does no harm, nor do groups in
+    which each rank is alone. In a job that ended well, default groups that all ranks got count as jobs of their own
+    within the job.
     """
     for made in by_place(job):
         if job.clean and all(creation.ordinal == 0 and creation.done for creation in made.values()):
@@ -45,7 +45,7 @@ def membership_mismatches(job: Job) -> list[Finding]:
 
 
 def unmade_groups(job: Job) -> list[Finding]:
-    """Members wait in the making of a group that another member never began to make. That member may only be late."""
+    """Members wait for a member that never began to make the group, and may only be late."""
     for made in by_place(job) if job.halted else ():
         if absent := not_making(job, made):
             return [_made_by_some(job, made, absent)]
@@ -133,12 +133,12 @@ def _differing(made: Mapping[int, Creation]) -> Finding:
     majority = 2 * len(sides[0]) > len(made)
     culprits = tuple(sorted(one.rank for side in sides[1:] for one in side)) if majority else ()
     clauses = [
-        f"{_ranks(side)} {verb([one.rank for one in side], 'makes', 'make')} it of {ranks_text(side[0].members)}"
+        f"{_ranks(side)} {verb([one.rank for one in side], 'makes', 'make')} it with {ranks_text(side[0].members)}"
         for side in sides
     ]
     first = next(iter(made.values()))
     return MEMBERSHIP_MISMATCH.finding(
-        f"the ranks make {_name(first)} of other members: {', '.join(clauses[:4])}",
+        f"the ranks make {_name(first)} with different members: {', '.join(clauses[:4])}",
         ranks=made,
         culprits=culprits,
         sides=tuple(_side(side, f"members: {ranks_text(side[0].members)}") for side in sides),
@@ -178,9 +178,10 @@ def _ranks(made: Sequence[Creation]) -> str:
 
 
 def unconnected_ranks(job: Job) -> list[Finding]:
-    """Ranks wait in ``init_process_group`` for ranks that do not come though launched, or that the job does not have.
+    """Ranks wait in ``init_process_group`` for ranks that were launched and do not come, or that the job does not have.
 
-    Nothing is recorded of these yet. SC702 where they have ended; SC401 where the world size that was given is wrong.
+    The missing ranks have recorded nothing yet. It is SC702 where they have ended, SC401 where the given world size is
+    wrong, otherwise SC201.
     """
     for made in by_place(job) if job.halted else ():
         waiting = waiting_makers(made, connecting=True)

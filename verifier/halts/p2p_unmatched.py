@@ -57,11 +57,11 @@ def unmet_message(cycle: Sequence[Wait]) -> Finding | None:
 
 
 def assumed_unmet(job: Job, waits: WaitGraph) -> list[Finding]:
-    """A device is blocked in a message without another end, and with hosts that wait for their devices the waits close
-    a cycle, in a job that was given up.
+    """In a job that was given up, a device is blocked in a message without its other end, and the waits close a cycle
+    if hosts wait for their devices.
 
-    A host was not seen to wait for its device, as in ``tensor.item()``, but is taken to. A message that nobody waits
-    for holds up no host.
+    It is assumed, not seen, that a host waits for its device, as in ``tensor.item()``. A message that nobody waits for
+    holds up no host.
     """
     stall = job.stall
     if stall is None or not stall.over or not stall.watched:
@@ -80,9 +80,9 @@ _CAUSES = (Nature.OWN, Nature.MISMATCH)
 def unmatched_messages(job: Job) -> list[Finding]:
     """A send or receive waits for another end that is not made, or is made with another tag.
 
-    A rank is not blamed for a message that it may still come to: it must have ended, or the wait for it have failed
-    while it waited for nobody itself. Ranks that wait for each other are a deadlock, not a missing message. A rank that
-    was seen at work when the job stood may yet make the other's tag in another thread.
+    A rank is blamed only if it has ended, or if the wait for it failed while it waited for nobody itself; otherwise it
+    may still come to the message. Ranks that wait for each other are a deadlock, not a missing message. A rank that was
+    at work when the job stood may still use the other rank's tag in another thread.
     """
     if job.clean:
         return []
@@ -100,7 +100,7 @@ def unmatched_messages(job: Job) -> list[Finding]:
 def unreceived_messages(job: Job) -> list[Finding]:
     """A warning: messages of a job that ended well were sent for good, and never received.
 
-    A receive may stay open at the end.
+    A receive that stays open at the end is not reported.
     """
     lost = (one for one in job.matching.unmatched if one.sends and one.pending) if job.clean else ()
     return _folded(_unreceived(job, one) for one in lost)
@@ -202,7 +202,8 @@ def _folded(findings: Iterable[Finding]) -> list[Finding]:
 def lost_messages(job: Job) -> list[Finding]:
     """The work of a send or receive was let go before the message had left, and the other end waits for it.
 
-    The first such message between two ranks, where nothing else explains why the other end waits.
+    Only the first such message between two ranks is reported, and only where nothing else explains why the other end
+    waits.
     """
     if job.clean:
         return []
@@ -293,8 +294,8 @@ def _finding(lane: ChannelRecords, rank: int, record: Record, waiting: Unmatched
     if not waiting.record.p2p_sequence:
         end = f"nothing that follows between the two arrives, such as {record_text(waiting.record)}"
     message = (
-        f"rank {rank} let the work of its {own} {ranks_text([waiting.rank])} go before the message had gone over, "
-        f"and the message went with it: {end}"
+        f"rank {rank} dropped the work of its {own} {ranks_text([waiting.rank])} before the message was transferred, "
+        f"and the message is lost: {end}"
     )
     return WORK_NEVER_WAITED.finding(
         message,

@@ -9,7 +9,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group
 from simcoll.core.trace import Trace
 from simcoll.errors import SimcollError
-from simcoll.verifier.findings.finding import Finding, Place, Progress, Report, Severity, Shown, Summary
+from simcoll.verifier.findings.finding import Finding, Narrowed, Place, Progress, Report, Severity, Summary
 
 _NAMES_SHOWN = 12
 
@@ -58,7 +58,7 @@ def selected(report: Report, selection: Selection, traces: Sequence[Trace]) -> R
         findings=findings,
         ranks=tuple(state for state in report.ranks if state.rank in ranks),
         summary=None if report.summary is None else _summary(report.summary, selection, ranks),
-        shown=Shown(selection.groups, selection.ranks, errors, len(left_out) - errors),
+        shown=Narrowed(selection.groups, selection.ranks, errors, len(left_out) - errors),
     )
 
 

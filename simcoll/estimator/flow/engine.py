@@ -19,7 +19,7 @@ from simcoll.estimator.flow import exchange_schedules as exchange
 from simcoll.estimator.flow import hierarchical_schedules as host
 from simcoll.estimator.flow import ring_schedules as ring
 from simcoll.estimator.flow import tree_schedules as tree
-from simcoll.estimator.flow.layout import Layout, layout
+from simcoll.estimator.flow.layout import HostLayout, layout
 from simcoll.estimator.flow.paths import Floats
 from simcoll.estimator.flow.phases import Phase, Prices
 from simcoll.estimator.flow.routes import router
@@ -28,7 +28,7 @@ from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
 from simcoll.topology.graph import LINKS, derived
 
-Builder = Callable[[Layout, float, int], Schedule]
+Builder = Callable[[HostLayout, float, int], Schedule]
 
 _BUILDERS: Mapping[tuple[str, str], Builder] = MappingProxyType(
     {
@@ -85,7 +85,7 @@ def algorithms(op: str) -> tuple[str, ...]:
         raise TopologyError(f"op is {op!r}, expected one of {', '.join(COLLECTIVES)}") from None
 
 
-def schedule(op: str, algorithm: str, layout: Layout, size: float, root: int = 0) -> Schedule:
+def schedule(op: str, algorithm: str, layout: HostLayout, size: float, root: int = 0) -> Schedule:
     """Returns the algorithm's transfers; pipelines in one chunk (`TransferStep.split`).
 
     ``size`` is nccl-tests' size in bytes, ``root`` a place in the group. Raises TopologyError for an algorithm that the
@@ -106,7 +106,7 @@ class FlowPlan:
 
     op: str
     size: int
-    group: Layout
+    group: HostLayout
     algorithm: str
     prices: Prices
     phases: tuple[Phase, ...]
@@ -173,7 +173,7 @@ def plan(
     return min(plans, key=lambda each: each.seconds)
 
 
-def _group(graph: nx.DiGraph[Any], ranks: Sequence[int] | None) -> Layout:
+def _group(graph: nx.DiGraph[Any], ranks: Sequence[int] | None) -> HostLayout:
     key = ("layout", None if ranks is None else tuple(ranks))
     return derived(graph, key, lambda each: layout(each, ranks))
 

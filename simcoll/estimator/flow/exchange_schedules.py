@@ -9,12 +9,12 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
-from simcoll.estimator.flow.layout import Layout
+from simcoll.estimator.flow.layout import HostLayout
 from simcoll.estimator.flow.paths import Integers
 from simcoll.estimator.flow.schedule import Schedule, Shifts, TransferStep, powers
 
 
-def _order(layout: Layout) -> Integers:
+def _order(layout: HostLayout) -> Integers:
     return np.concatenate(layout.groups)
 
 
@@ -30,7 +30,7 @@ def _turned(
     )
 
 
-def bruck_all_gather(layout: Layout, size: float, root: int) -> Schedule:
+def bruck_all_gather(layout: HostLayout, size: float, root: int) -> Schedule:
     """In step k a rank gives the up to 2^k blocks that it has to the one 2^k places before it (Bruck et al.)."""
     order, count = _order(layout), layout.size
 
@@ -41,7 +41,7 @@ def bruck_all_gather(layout: Layout, size: float, root: int) -> Schedule:
     return tuple(step(distance) for distance in powers(count))
 
 
-def bruck_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
+def bruck_all_to_all(layout: HostLayout, size: float, root: int) -> Schedule:
     """In step k each block goes 2^k places on whose way has that bit (Bruck et al.)."""
     order, count = _order(layout), layout.size
 
@@ -58,17 +58,17 @@ def bruck_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
     return tuple(step(distance) for distance in powers(count))
 
 
-def pat_all_gather(layout: Layout, size: float, root: int) -> Schedule:
+def pat_all_gather(layout: HostLayout, size: float, root: int) -> Schedule:
     """Parallel aggregated trees (NCCL's PAT, all blocks of a step in one message): far first, one block, then more."""
     return tuple(_pat(layout, size, distance, 1) for distance in reversed(powers(layout.size)))
 
 
-def pat_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
+def pat_reduce_scatter(layout: HostLayout, size: float, root: int) -> Schedule:
     """The trees of PAT's all-gather, backwards."""
     return tuple(_pat(layout, size, distance, -1) for distance in powers(layout.size))
 
 
-def _pat(layout: Layout, size: float, distance: int, way: int) -> TransferStep:
+def _pat(layout: HostLayout, size: float, distance: int, way: int) -> TransferStep:
     """A step of the trees, ``way`` 1 from their roots, -1 to them: a block is the same on both."""
     order, count = _order(layout), layout.size
     first = 0 if way > 0 else distance
@@ -81,7 +81,7 @@ def _pat(layout: Layout, size: float, distance: int, way: int) -> TransferStep:
 class _Halving:
     """Recursive halving over the largest power of two; of the first ranks, two each take part as one."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: HostLayout) -> None:
         self.order, self.count = _order(layout), layout.size
         self.bits = layout.size.bit_length() - 1
         self.half = 1 << self.bits
@@ -113,7 +113,7 @@ class _Halving:
         return [TransferStep(self.even, self.odd, np.full(self.extra, size), lambda _: [blocks] * self.extra)]
 
 
-def halving_doubling_all_reduce(layout: Layout, size: float, root: int) -> Schedule:
+def halving_doubling_all_reduce(layout: HostLayout, size: float, root: int) -> Schedule:
     """Rabenseifner: halve and reduce, then double and gather; ranks beyond a power of two give and get everything."""
     it = _Halving(layout)
     every = [(number,) for number in range(it.half)]
@@ -132,7 +132,7 @@ def halving_doubling_all_reduce(layout: Layout, size: float, root: int) -> Sched
     return (*it.fold(size, every), *halving, *(step(bit, True) for bit in reversed(range(it.bits))), *after)
 
 
-def halving_doubling_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
+def halving_doubling_reduce_scatter(layout: HostLayout, size: float, root: int) -> Schedule:
     """Recursive halving; where two ranks take part as one, it gives the other its block at the end."""
     it = _Halving(layout)
     part = size / it.count
@@ -153,7 +153,7 @@ def halving_doubling_reduce_scatter(layout: Layout, size: float, root: int) -> S
     return (*it.fold(size, every), *(step(bit) for bit in range(it.bits)), *(last if it.extra else []))
 
 
-def _shifts(layout: Layout, size: float, block: Callable[[int, int], Hashable], at_once: bool) -> Schedule:
+def _shifts(layout: HostLayout, size: float, block: Callable[[int, int], Hashable], at_once: bool) -> Schedule:
     """For each distance, every rank sends a block to the one so many places on; ``block`` names it."""
     sources, part = np.arange(layout.size), np.full(layout.size, size / layout.size)
 
@@ -169,57 +169,57 @@ def _shifts(layout: Layout, size: float, block: Callable[[int, int], Hashable], 
     return (Shifts(layout.size, step, layout.width if layout.square else 1, at_once),)
 
 
-def pairwise_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
+def pairwise_all_to_all(layout: HostLayout, size: float, root: int) -> Schedule:
     """In step k each rank sends to the one k places on."""
     return _shifts(layout, size, lambda one, other: (one, other), False)
 
 
-def direct_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
+def direct_all_to_all(layout: HostLayout, size: float, root: int) -> Schedule:
     """Everybody sends to everybody at once."""
     return _shifts(layout, size, lambda one, other: (one, other), True)
 
 
-def direct_all_gather(layout: Layout, size: float, root: int) -> Schedule:
+def direct_all_gather(layout: HostLayout, size: float, root: int) -> Schedule:
     """Everybody sends its block to everybody at once."""
     return _shifts(layout, size, lambda one, other: (one,), True)
 
 
-def direct_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
+def direct_reduce_scatter(layout: HostLayout, size: float, root: int) -> Schedule:
     """Everybody sends to each rank that rank's block at once."""
     return _shifts(layout, size, lambda one, other: (other,), True)
 
 
-def direct_all_reduce(layout: Layout, size: float, root: int) -> Schedule:
+def direct_all_reduce(layout: HostLayout, size: float, root: int) -> Schedule:
     """A direct reduce-scatter, then a direct all-gather."""
     return (*direct_reduce_scatter(layout, size, root), *direct_all_gather(layout, size, root))
 
 
-def from_root(layout: Layout, size: float, root: int) -> Schedule:
+def from_root(layout: HostLayout, size: float, root: int) -> Schedule:
     """The root sends everything to each rank at once."""
     return (_star(layout, size, root, True, None),)
 
 
-def to_root(layout: Layout, size: float, root: int) -> Schedule:
+def to_root(layout: HostLayout, size: float, root: int) -> Schedule:
     """Each rank sends everything to the root at once."""
     return (_star(layout, size, root, False, None),)
 
 
-def direct_scatter(layout: Layout, size: float, root: int) -> Schedule:
+def direct_scatter(layout: HostLayout, size: float, root: int) -> Schedule:
     """The root sends each rank its block at once."""
     return (_star(layout, size / layout.size, root, True, "own"),)
 
 
-def direct_gather(layout: Layout, size: float, root: int) -> Schedule:
+def direct_gather(layout: HostLayout, size: float, root: int) -> Schedule:
     """Each rank sends its block to the root at once."""
     return (_star(layout, size / layout.size, root, False, "own"),)
 
 
-def meet_at_root(layout: Layout, size: float, root: int) -> Schedule:
+def meet_at_root(layout: HostLayout, size: float, root: int) -> Schedule:
     """Everybody tells the root, then the root tells everybody."""
     return (*to_root(layout, size, root), *from_root(layout, size, root))
 
 
-def _star(layout: Layout, size: float, root: int, away: bool, block: str | None) -> TransferStep:
+def _star(layout: HostLayout, size: float, root: int, away: bool, block: str | None) -> TransferStep:
     others = np.delete(np.arange(layout.size), root)
     centre = np.full(len(others), root)
     return TransferStep(
@@ -230,6 +230,6 @@ def _star(layout: Layout, size: float, root: int, away: bool, block: str | None)
     )
 
 
-def message(layout: Layout, size: float, root: int) -> Schedule:
+def message(layout: HostLayout, size: float, root: int) -> Schedule:
     """From the first of the ranks to the last."""
     return (TransferStep(np.array([0]), np.array([layout.size - 1]), np.array([float(size)]), lambda _: [[("all",)]]),)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from simcoll.errors import TopologyError
-from simcoll.estimator.flow.layout import Layout
+from simcoll.estimator.flow.layout import HostLayout
 from simcoll.estimator.flow.paths import Integers
 from simcoll.estimator.flow.ring_schedules import chain, ring
 from simcoll.estimator.flow.schedule import Schedule, Shifts, TransferStep, together
@@ -21,7 +21,7 @@ from simcoll.estimator.flow.tree_schedules import depths, double_tree, heights, 
 _Blocks = Callable[[int], Sequence[tuple[Hashable, ...]]]
 
 
-def _grid(layout: Layout) -> Integers:
+def _grid(layout: HostLayout) -> Integers:
     """The rank at each host and place in it."""
     if not layout.square:
         raise TopologyError(
@@ -38,7 +38,7 @@ def _inside(grid: Integers, size: float, behind: int, shard: _Blocks) -> Transfe
     return together([ring(hosts, size, width - 1, behind, shard) for hosts in grid])
 
 
-def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
+def all_reduce(layout: HostLayout, size: float, root: int) -> Schedule:
     """Reduce-scatter in each host, all-reduce between hosts, all-gather in each host."""
     grid = _grid(layout)
     hosts, width = grid.shape
@@ -54,7 +54,7 @@ def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
     return (_inside(grid, part, 1, shard), together(rails), _inside(grid, part, 0, shard))
 
 
-def _owned(layout: Layout, size: float, behind: int) -> tuple[TransferStep, TransferStep]:
+def _owned(layout: HostLayout, size: float, behind: int) -> tuple[TransferStep, TransferStep]:
     """The rings in each host and those between the hosts, which carry the blocks that belong to a rank each."""
     grid = _grid(layout)
     hosts, width = grid.shape
@@ -67,24 +67,24 @@ def _owned(layout: Layout, size: float, behind: int) -> tuple[TransferStep, Tran
     return inside, together(rails)
 
 
-def all_gather(layout: Layout, size: float, root: int) -> Schedule:
+def all_gather(layout: HostLayout, size: float, root: int) -> Schedule:
     """Between hosts first, and then each rank has the blocks that its host needs from its place."""
     inside, between = _owned(layout, size, 0)
     return (between, inside)
 
 
-def reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
+def reduce_scatter(layout: HostLayout, size: float, root: int) -> Schedule:
     """Inside the hosts first, and then the remaining blocks between them."""
     return _owned(layout, size, 1)
 
 
-def broadcast(layout: Layout, size: float, root: int) -> Schedule:
+def broadcast(layout: HostLayout, size: float, root: int) -> Schedule:
     """The root scatters in its host, each shard goes along the hosts, and each host gathers."""
     near, rails, inside = _of_root(_from(_grid(layout), root), size, root, 0)
     return (replace(near, sources=near.targets, targets=near.sources), rails, inside)
 
 
-def reduce(layout: Layout, size: float, root: int) -> Schedule:
+def reduce(layout: HostLayout, size: float, root: int) -> Schedule:
     """The way of a broadcast, backwards."""
     near, rails, inside = _of_root(np.roll(_from(_grid(layout), root), -1, axis=0), size, root, 1)
     return (inside, rails, near)
@@ -106,7 +106,7 @@ def _from(grid: Integers, root: int) -> Integers:
     return np.roll(grid, -int(np.flatnonzero((grid == root).any(axis=1))[0]), axis=0)
 
 
-def all_to_all(layout: Layout, size: float, root: int) -> Schedule:
+def all_to_all(layout: HostLayout, size: float, root: int) -> Schedule:
     """Inside a host to the rank of the place for which it is, then between the hosts on the rails."""
     grid = _grid(layout)
     hosts, width = grid.shape
@@ -145,7 +145,7 @@ def _exchange(
     )
 
 
-def _switches(layout: Layout) -> tuple[int, ...]:
+def _switches(layout: HostLayout) -> tuple[int, ...]:
     if len(layout.groups) != 1 or not layout.switches[0] or layout.size < 2:
         raise TopologyError(
             f"the group's {layout.size} ranks are on {len(layout.groups)} hosts or NVLink domains, with "
@@ -155,24 +155,24 @@ def _switches(layout: Layout) -> tuple[int, ...]:
     return layout.switches[0]
 
 
-def nvls_all_reduce(layout: Layout, size: float, root: int) -> Schedule:
+def nvls_all_reduce(layout: HostLayout, size: float, root: int) -> Schedule:
     """Everybody sends the data to the switch once and gets it back, reduced, once."""
     return (_through(layout, size, size, lambda rank: [("all",)], lambda rank: [("all",)]),)
 
 
-def nvls_all_gather(layout: Layout, size: float, root: int) -> Schedule:
+def nvls_all_gather(layout: HostLayout, size: float, root: int) -> Schedule:
     """Everybody sends its block to the switch, which gives all of them to everybody."""
     every = [(rank,) for rank in range(layout.size)]
     return (_through(layout, size / layout.size, size, lambda rank: [(rank,)], lambda rank: every),)
 
 
-def nvls_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
+def nvls_reduce_scatter(layout: HostLayout, size: float, root: int) -> Schedule:
     """Everybody sends the data to the switch, which gives each its block, reduced."""
     every = [(rank,) for rank in range(layout.size)]
     return (_through(layout, size, size / layout.size, lambda rank: every, lambda rank: [(rank,)]),)
 
 
-def _through(layout: Layout, sent: float, received: float, up: _Blocks, down: _Blocks) -> TransferStep:
+def _through(layout: HostLayout, sent: float, received: float, up: _Blocks, down: _Blocks) -> TransferStep:
     """Up to the switches and down again; each of several switches deals with a part of every block."""
     switches = _switches(layout)
     ranks, switch = (part.reshape(-1) for part in np.meshgrid(np.arange(layout.size), switches))
@@ -193,7 +193,7 @@ def _through(layout: Layout, sent: float, received: float, up: _Blocks, down: _B
     )
 
 
-def nvls_tree(layout: Layout, size: float, root: int) -> Schedule:
+def nvls_tree(layout: HostLayout, size: float, root: int) -> Schedule:
     """The switch of each host reduces a shard for each rank, double trees join the hosts, the switches give back."""
     grid = _grid(layout)
     if not all(layout.switches):

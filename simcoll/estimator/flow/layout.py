@@ -65,7 +65,7 @@ def _taken(links: Floats, rings: Integers) -> list[Integers]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class HostLayout:
     """A group's ranks, by their places 0 to ``size - 1`` in it.
 
     ``groups`` are the places of each host's ranks, or each NVLink domain's where that is larger. ``switches`` are, for
@@ -111,7 +111,7 @@ class Layout:
         return order[::-1] if host % 2 else order
 
 
-def layout(graph: nx.DiGraph[Any], chosen: Sequence[int] | None = None) -> Layout:
+def layout(graph: nx.DiGraph[Any], chosen: Sequence[int] | None = None) -> HostLayout:
     """The group of the given ranks, or of all; raises TopologyError for ranks that the topology does not have."""
     members = _members(graph, chosen)
     place = {node: number for number, node in enumerate(members)}
@@ -123,7 +123,7 @@ def layout(graph: nx.DiGraph[Any], chosen: Sequence[int] | None = None) -> Layou
         nodes.extend(found)
     places = tuple(np.array([place[node] for node in group], np.int64) for group in groups)
     meshes = tuple(_meshes(graph, group, own) for group, own in zip(groups, places, strict=True))
-    return Layout(len(members), places, tuple(switches), tuple(nodes), meshes)
+    return HostLayout(len(members), places, tuple(switches), tuple(nodes), meshes)
 
 
 def _meshes(graph: nx.DiGraph[Any], group: Sequence[Hashable], places: Integers) -> tuple[Integers, ...]:

@@ -3,7 +3,7 @@
 Where several paths cost the same, a transfer is split at each node evenly over the links that lead on at that cost, as
 ECMP does for many flows. A link may stand for several alike ones (`fabric`), and then counts as often.
 
-A topology as arrays: its nodes, its links, and the cost of each link for a route.
+:class:`NumberedGraph` is a topology as arrays: its nodes, its links, and the cost of each link for a route.
 
 A route prefers kinds of link as NCCL's path types do (NVLink before PCIe before the link between CPUs before the
 network), then fewer hops, then lower latency. Links without a kind get it from the nodes' kinds.
@@ -149,7 +149,7 @@ TOLL = 4096.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Network:
+class NumberedGraph:
     """Nodes and links by number, both in the graph's order. ``ranks`` are the nodes of the ranks.
 
     ``source`` and ``target`` are the ends of each link, ``kind`` an index into `LINKS`, ``cost`` its cost for a route.
@@ -171,7 +171,7 @@ class Network:
         return np.array([each == kind for each in self.kinds])
 
 
-def network(graph: nx.DiGraph[Any]) -> Network:
+def network(graph: nx.DiGraph[Any]) -> NumberedGraph:
     """The graph as arrays; raises TopologyError for what is no topology."""
     check(graph)
     nodes = tuple(graph.nodes)
@@ -184,7 +184,7 @@ def network(graph: nx.DiGraph[Any]) -> Network:
     source, target, bandwidth, latency, kind = zip(*rows, strict=True) if rows else ((), (), (), (), ())
     latencies = np.array(latency, float)
     kind_numbers = np.array([LINKS.index(each) for each in kind], np.int64)
-    return Network(
+    return NumberedGraph(
         nodes,
         number,
         kinds,

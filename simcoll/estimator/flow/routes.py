@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.errors import TopologyError
-from simcoll.estimator.flow.paths import TOLL, Floats, Integers, Network, Paths, Walk, network, spread
+from simcoll.estimator.flow.paths import TOLL, Floats, Integers, NumberedGraph, Paths, Walk, network, spread
 from simcoll.topology.graph import derived
 
 _Hashes = npt.NDArray[np.uint64]
@@ -39,7 +39,7 @@ class SwitchFabric:
     of the network's that it stands for, ``width`` how many.
     """
 
-    def __init__(self, network: Network, held: Integers) -> None:
+    def __init__(self, network: NumberedGraph, held: Integers) -> None:
         switch = network.of_kind("switch")
         inner = np.flatnonzero(switch[network.source] & switch[network.target])
         colours = _refined(network, inner, switch, held)
@@ -69,13 +69,13 @@ class SwitchFabric:
         return self._paths.walk(self._colour[sources], self._colour[targets])
 
 
-def _looks(network: Network, links: Integers) -> Integers:
+def _looks(network: NumberedGraph, links: Integers) -> Integers:
     """A number for each pair of bandwidth and cost."""
     pairs = network.bandwidth[links] + 1j * network.cost[links]
     return np.unique(pairs, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _refined(network: Network, inner: Integers, switch: npt.NDArray[np.bool_], held: Integers) -> Integers:
+def _refined(network: NumberedGraph, inner: Integers, switch: npt.NDArray[np.bool_], held: Integers) -> Integers:
     """The class of each switch, from 0; -1 for other nodes."""
     source, target = network.source[inner], network.target[inner]
     look = _mixed(_looks(network, inner).astype(np.uint64))
@@ -143,7 +143,7 @@ class _Block:
     ends: Integers
 
 
-def blocks(network: Network) -> Blocks:
+def blocks(network: NumberedGraph) -> Blocks:
     """Cut the network at its switches."""
     switch = network.of_kind("switch")
     part = _parts(network, ~(switch[network.source] | switch[network.target]))
@@ -161,7 +161,7 @@ def blocks(network: Network) -> Blocks:
     return Blocks(tuple(shapes), shape, row, local, np.unique(ends[switch[ends]]))
 
 
-def _parts(network: Network, inner: Truths) -> Integers:
+def _parts(network: NumberedGraph, inner: Truths) -> Integers:
     """For each node the smallest number in its connected part, over the inner links in either direction."""
     part = np.arange(len(network.nodes))
     source, target = network.source[inner], network.target[inner]
@@ -174,7 +174,7 @@ def _parts(network: Network, inner: Truths) -> Integers:
             return part
 
 
-def _blocks(network: Network, switch: Truths, part: Integers) -> list[_Block]:
+def _blocks(network: NumberedGraph, switch: Truths, part: Integers) -> list[_Block]:
     """Every block, in the order of its first node."""
     own = np.flatnonzero(~switch)
     order = own[np.argsort(part[own], kind="stable")]
@@ -187,7 +187,7 @@ def _blocks(network: Network, switch: Truths, part: Integers) -> list[_Block]:
     return [_block(network, switch, nodes, links) for nodes, links in zip(nodes_of, links_of, strict=True)]
 
 
-def _block(network: Network, switch: Truths, nodes: Integers, links: Integers) -> _Block:
+def _block(network: NumberedGraph, switch: Truths, nodes: Integers, links: Integers) -> _Block:
     """Its links' ends by their places in the block; a switch by its port, numbered as the links come upon it."""
     ends = np.stack([network.source[links], network.target[links]])
     outer = ends[switch[ends]]
@@ -198,12 +198,12 @@ def _block(network: Network, switch: Truths, nodes: Integers, links: Integers) -
     return _Block(nodes, links, ports, local)
 
 
-def _look(network: Network, block: _Block) -> tuple[bytes, ...]:
+def _look(network: NumberedGraph, block: _Block) -> tuple[bytes, ...]:
     kinds = "\n".join(network.kinds[node] for node in block.nodes).encode()
     return kinds, len(block.ports).to_bytes(4, "big"), block.ends.tobytes(), network.cost[block.links].tobytes()
 
 
-def _shape(network: Network, members: list[_Block]) -> RouteShape:
+def _shape(network: NumberedGraph, members: list[_Block]) -> RouteShape:
     """A NIC has an outer side in front of the network and an inner side behind it, and is no way through a host."""
     first = members[0]
     kinds = np.array([network.kinds[node] for node in first.nodes] + ["switch"] * len(first.ports))
@@ -247,7 +247,7 @@ class Routes:
 class Router:
     """A topology prepared for routing. Links are numbered as in ``fabric.member``; ``priced`` keeps what was priced."""
 
-    network: Network
+    network: NumberedGraph
     blocks: Blocks
     fabric: SwitchFabric
     priced: dict[Any, Any]

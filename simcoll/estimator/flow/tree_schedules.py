@@ -10,12 +10,12 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 
-from simcoll.estimator.flow.layout import Layout
+from simcoll.estimator.flow.layout import HostLayout
 from simcoll.estimator.flow.paths import Integers
 from simcoll.estimator.flow.schedule import Schedule, TransferStep, powers, together
 
 
-def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
+def all_reduce(layout: HostLayout, size: float, root: int) -> Schedule:
     """Up the trees to their roots and down again."""
 
     def both(parent: Integers, part: float, tree: Hashable) -> list[TransferStep]:
@@ -24,18 +24,18 @@ def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
     return _of_trees(layout, size, lambda *tree: _spanning(layout, *tree), both)
 
 
-def broadcast(layout: Layout, size: float, root: int) -> Schedule:
+def broadcast(layout: HostLayout, size: float, root: int) -> Schedule:
     """The root feeds both trees over the other hosts."""
     return _of_trees(layout, size, lambda *tree: _rooted(layout, root, *tree), lambda *part: [down(*part)])
 
 
-def reduce(layout: Layout, size: float, root: int) -> Schedule:
+def reduce(layout: HostLayout, size: float, root: int) -> Schedule:
     """The way of a broadcast, backwards."""
     return _of_trees(layout, size, lambda *tree: _rooted(layout, root, *tree), lambda *part: [up(*part)])
 
 
 def _of_trees(
-    layout: Layout,
+    layout: HostLayout,
     size: float,
     parents: Callable[[int, int], Integers],
     steps: Callable[[Integers, float, Hashable], list[TransferStep]],
@@ -46,7 +46,7 @@ def _of_trees(
     return (pipeline([step for tree in trees for step in steps(parents(*tree), size / len(trees), tree)]),)
 
 
-def _hosts(layout: Layout) -> list[Integers]:
+def _hosts(layout: HostLayout) -> list[Integers]:
     """Hosts, or the ranks one by one where they are all on one."""
     if len(layout.groups) > 1:
         return list(layout.groups)
@@ -72,7 +72,7 @@ def double_tree(nodes: int, tree: int) -> Integers:
     return second
 
 
-def _spanning(layout: Layout, channel: int, tree: int) -> Integers:
+def _spanning(layout: HostLayout, channel: int, tree: int) -> Integers:
     """The parent of each rank: the tree joins the hosts' heads in this channel, a chain the ranks of each host."""
     hosts = _hosts(layout)
     chains = [np.roll(host, -(channel % len(host))) for host in hosts]
@@ -85,7 +85,7 @@ def _spanning(layout: Layout, channel: int, tree: int) -> Integers:
     return parent
 
 
-def _rooted(layout: Layout, root: int, channel: int, tree: int) -> Integers:
+def _rooted(layout: HostLayout, root: int, channel: int, tree: int) -> Integers:
     """The same with a given root, which gives to its host's head in this channel, and that to the other hosts' tree."""
     chains = [np.roll(host, -(channel % len(host))) for host in _hosts(layout)]
     own = next(each for each in chains if root in each)
@@ -150,12 +150,12 @@ def heights(parent: Integers) -> Integers:
     return found
 
 
-def gather(layout: Layout, size: float, root: int) -> Schedule:
+def gather(layout: HostLayout, size: float, root: int) -> Schedule:
     """A binomial tree: in step k, the blocks of 2^k ranks go to one."""
     return tuple(_binomial(layout.size, size, root, distance, False) for distance in powers(layout.size))
 
 
-def scatter(layout: Layout, size: float, root: int) -> Schedule:
+def scatter(layout: HostLayout, size: float, root: int) -> Schedule:
     """The way of a gather, backwards."""
     return tuple(_binomial(layout.size, size, root, distance, True) for distance in reversed(powers(layout.size)))
 

@@ -1,4 +1,4 @@
-"""The topology as a figure of a page, with the links that hold calls up coloured, marked, and said in words."""
+"""The topology as a figure of a page, with the bottleneck links coloured, marked and named in words."""
 
 from __future__ import annotations
 

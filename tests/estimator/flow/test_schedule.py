@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.estimator.flow.engine import schedule
-from simcoll.estimator.flow.layout import Layout, layout
+from simcoll.estimator.flow.layout import HostLayout, layout
 from simcoll.estimator.flow.schedule import Schedule, TransferStep, steps
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -58,7 +58,7 @@ def blocks_of(made: Schedule) -> set[Block]:
     }
 
 
-def at_start(op: str, place: Layout, made: Schedule, root: int) -> Held:
+def at_start(op: str, place: HostLayout, made: Schedule, root: int) -> Held:
     """Which blocks each rank has, and whose data is in them."""
     owner = {"all_gather": 0, "gather": 0, "all_to_all": 0}
     only = {"broadcast", "scatter"}
@@ -93,7 +93,7 @@ def run(step: TransferStep, held: Held) -> None:
             held[target][block] = had | brought
 
 
-def delivers(op: str, place: Layout, made: Schedule, root: int) -> None:
+def delivers(op: str, place: HostLayout, made: Schedule, root: int) -> None:
     """What the row's meaning demands, rank by rank."""
     held = at_start(op, place, made, root)
     for step in steps(made):
@@ -118,7 +118,7 @@ def delivers(op: str, place: Layout, made: Schedule, root: int) -> None:
             }
 
 
-def applies(algorithm: str, place: Layout) -> bool:
+def applies(algorithm: str, place: HostLayout) -> bool:
     """What the algorithm needs: several ranks on each of several hosts alike, switches that reduce."""
     hosts = {len(group) for group in place.groups}
     square = len(place.groups) > 1 and len(hosts) == 1 and hosts != {1}

@@ -25,9 +25,10 @@ from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.known_fields import flow_sum, unknown_fields
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.describe import fields_text
 from simcoll.verifier.findings.finding import Finding, Report
-from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.postmortem import judge
 from tests.support.traces import trace_of
 
 UNKNOWN = frozenset({"reduce_op", "root", "input_splits", "output_splits", "tag", "device", "order"})

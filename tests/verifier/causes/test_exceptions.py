@@ -8,7 +8,7 @@ import os
 import pytest
 
 from simcoll.verifier.causes.exceptions import ERRNOS, told
-from simcoll.verifier.findings.advice import Cause, Restart, Strength
+from simcoll.verifier.findings.causes import Cause, Restart, Strength
 
 
 def test_the_numbers_are_linux_own() -> None:

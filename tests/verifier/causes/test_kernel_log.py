@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simcoll.verifier.causes.facts import Event
+from simcoll.verifier.causes.facts import KernelEventKind
 from simcoll.verifier.causes.kernel_log import kernel_events
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1896, name=python, GPU has fallen off the bus."
@@ -12,7 +12,7 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1896, name=python, GPU has fallen off
 
 def test_an_xid_has_its_number_device_and_process() -> None:
     [event] = kernel_events([XID])
-    assert (event.kind, event.number, event.device, event.pid) == (Event.XID, 79, "0000:3b:00", 1896)
+    assert (event.kind, event.number, event.device, event.pid) == (KernelEventKind.XID, 79, "0000:3b:00", 1896)
     assert (event.time_ns, event.text) == (0, XID)
 
 
@@ -52,8 +52,8 @@ def test_kills_for_want_of_memory() -> None:
             "Memory cgroup out of memory: Killed process 23793 (leaker) total-vm:2623712kB, anon-rss:506500kB",
         ]
     )
-    assert (whole.kind, whole.pid, whole.limited) == (Event.OUT_OF_MEMORY, 1234, False)
-    assert (group.kind, group.pid, group.limited) == (Event.OUT_OF_MEMORY, 23793, True)
+    assert (whole.kind, whole.pid, whole.limited) == (KernelEventKind.OUT_OF_MEMORY, 1234, False)
+    assert (group.kind, group.pid, group.limited) == (KernelEventKind.OUT_OF_MEMORY, 23793, True)
 
 
 def test_errors_of_memory() -> None:
@@ -64,8 +64,8 @@ def test_errors_of_memory() -> None:
             "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0",
         ]
     )
-    assert (poison.kind, poison.pid) == (Event.MEMORY_ERROR, 4242)
-    assert edac.kind is Event.MEMORY_ERROR
+    assert (poison.kind, poison.pid) == (KernelEventKind.MEMORY_ERROR, 4242)
+    assert edac.kind is KernelEventKind.MEMORY_ERROR
 
 
 @pytest.mark.parametrize(

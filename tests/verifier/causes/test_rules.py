@@ -18,7 +18,7 @@ from simcoll.verifier.causes.advise import advise
 from simcoll.verifier.causes.facts import HostFacts, JobFacts, RasRank
 from simcoll.verifier.causes.kernel_log import kernel_events
 from simcoll.verifier.causes.rules import RULE_LIST
-from simcoll.verifier.findings.advice import Advice, Cause, Restart, Strength
+from simcoll.verifier.findings.causes import Advice, Cause, Restart, Strength
 from simcoll.verifier.findings.finding import Finding, Parting
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.halts.job import Job

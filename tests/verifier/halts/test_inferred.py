@@ -10,8 +10,9 @@ import pytest
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Activity, Finding, Report, Severity
-from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.postmortem import judge
 from tests.support.traces import trace_of
 
 SECOND = 10**9

@@ -8,8 +8,9 @@ import pytest
 
 from simcoll.core.record import Event, Group, Record, State
 from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Severity
-from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.postmortem import judge
 from tests.support.traces import trace_of
 
 BUFFER = (Buffer((4,), "float32"),)

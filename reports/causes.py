@@ -11,7 +11,7 @@ from rich.text import Text
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.text import plain
-from simcoll.verifier.findings.advice import Advice, Cause, Restart, Suspicion
+from simcoll.verifier.findings.causes import Advice, Cause, Restart, Suspicion
 
 _CAUSES: Final = {
     Cause.PROGRAM: "the program",

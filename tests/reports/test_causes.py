@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from simcoll.reports.advice import advice_rows
+from simcoll.reports.causes import advice_rows
 from simcoll.reports.html_report import html_report
 from simcoll.reports.sarif import sarif_report
 from simcoll.reports.terminal import TerminalReport
-from simcoll.verifier.findings.advice import Advice, Cause, Evidence, Restart, Strength, Suspicion
+from simcoll.verifier.findings.causes import Advice, Cause, Evidence, Restart, Strength, Suspicion
 from tests.reports.test_sarif import ROOT, a_report, mismatch
 from tests.support.documents import check_sarif, valid_report
 

@@ -1,23 +1,21 @@
-"""The parts of a report that a reader asks to see: some groups and ranks, the last calls, the timeline.
+"""The last calls of each rank, and more of the calls before a finding than the report has.
 
-Each rank's last calls are its history; :func:`with_before` adds more of the calls before a finding.
+Ranks that made the same last calls share one :class:`~simcoll.verifier.findings.finding.History`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
 from simcoll.core.record import Group, Record
 from simcoll.core.trace import Trace, record_at
-from simcoll.verifier.findings.finding import DRY_RUN, Finding, History, Report
-from simcoll.verifier.views.chart import Chart, chart_of, timeless
-from simcoll.verifier.views.selection import Selection, check_selection, selected, selected_ranks
+from simcoll.verifier.findings.finding import Finding, History
+from simcoll.verifier.views.selection import Selection
 from simcoll.verifier.views.summary import kind_of
-from simcoll.verifier.views.timeline import COLUMNS, timeline_of
 
 _Calls: TypeAlias = tuple[tuple[Record, Group], ...]
 
@@ -72,38 +70,3 @@ def _key(record: Record, group: Group) -> object:
     """A key that is equal where ranks did the same, each at its own time, in groups of one kind."""
     number = record.sequence, record.p2p_sequence
     return kind_of(group), number, record.call.op, record.state, record.source.file, record.source.line
-
-
-_NOTHING_LEFT_OUT = Selection()
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """``last`` (or None) is the number of calls shown: of each rank, before each finding, in the timeline."""
-
-    selection: Selection = _NOTHING_LEFT_OUT
-    last: int | None = None
-    timeline: bool = False
-
-
-def viewed(report: Report, traces: Sequence[Trace], view: View) -> Report:
-    """The report as asked for; raises :class:`~simcoll.verifier.views.selection.SelectionError`."""
-    check_selection(view.selection, traces, report.world_size)
-    whole, report = report, selected(report, view.selection, traces)
-    ranks = selected_ranks(view.selection, traces)
-    if view.last is not None:
-        report = replace(
-            report,
-            findings=tuple(with_before(finding, traces, view.last) for finding in report.findings),
-            histories=histories_of(traces, view.last, view.selection, ranks),
-        )
-    if view.timeline:
-        columns = COLUMNS if view.last is None else view.last
-        report = replace(report, timeline=timeline_of(traces, whole.findings, view.selection, ranks, columns))
-    return report
-
-
-def charted(report: Report, traces: Sequence[Trace], selection: Selection = _NOTHING_LEFT_OUT) -> Chart | None:
-    """The picture of a report as shown: the selection, with the places of its findings."""
-    chart = chart_of(traces, report.findings, selection, selected_ranks(selection, traces))
-    return timeless(chart) if chart is not None and report.mode == DRY_RUN else chart

@@ -18,10 +18,11 @@ from simcoll.core.trace import SLOT, MemoryTrace
 from simcoll.reports.json_report import json_report
 from simcoll.reports.terminal import TerminalReport
 from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report
-from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.postmortem import judge
+from simcoll.verifier.views.requested import View, viewed
 from simcoll.verifier.views.selection import Selection, SelectionError
-from simcoll.verifier.views.view import View, viewed
 from tests.support.documents import check_report
 from tests.support.traces import trace_of
 

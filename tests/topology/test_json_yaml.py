@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.topology.documents import dump_yaml, parse_json, parse_yaml, read_text
 from simcoll.topology.graph import TopologyError
+from simcoll.topology.json_yaml import dump_yaml, parse_json, parse_yaml, read_text
 
 TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8)
 VALUES = st.recursive(
