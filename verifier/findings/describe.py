@@ -112,8 +112,8 @@ def source_text(source: Source) -> str:
 class Shown:
     """A frame that is shown for a call, and ``how`` the call stands to it.
 
-    ``at`` comes first, for the frame that leads; then ``into`` frames inside of it, or ``from`` and ``through`` frames by
-    which the call came there.
+    ``at`` comes first, for the frame that leads; then ``into`` frames inside of it, or ``from`` and ``through`` frames
+    by which the call came there.
     """
 
     how: str
