@@ -140,10 +140,17 @@ class Flight:
 
     def looked_at(self) -> None:
         """Note that a thread waits for it, and may give up: a write to its buffers so far can be seen."""
+        self._flights.before_a_wait()
+        self._arriving = []
         if self.open:
             self._arriving = [watched for watched in self._watched if watched.counts]
             # The worker may launch it meanwhile.
             self._check(known=self._queued, parts=[part for part in self._parts if not part.receives])
+
+    def others_waited_for(self) -> None:
+        """Note that a thread begins to wait, for the first time since the call: that may imply the end of this one."""
+        if self._watched and self.open:
+            self._check(known=self._queued, parts=())
 
     def end(self) -> None:
         """Watch it no more."""
@@ -185,6 +192,7 @@ class Flights(ProcessOwned):
         self.waits = 0
         """The number of waits for the end of a call; it only has to differ."""
         self._by_storage: dict[int, list[Flight]] = {}
+        self._unwaited: list[Flight] = []
         self._lock = threading.RLock()
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
         self._looked = 0.0
@@ -208,10 +216,20 @@ class Flights(ProcessOwned):
         with self._lock:
             for storage in {region.storage for region in memory.regions}:
                 self._by_storage.setdefault(storage, []).append(flight)
+        self._unwaited.append(flight)
         return flight
+
+    def before_a_wait(self) -> None:
+        """Note that a thread begins to wait for the end of a call: writes to buffers of others can still be seen."""
+        if self._unwaited:
+            unwaited, self._unwaited = self._unwaited, []
+            for flight in unwaited:
+                flight.others_waited_for()
 
     def pass_by(self, entry: Entry, arguments: Arguments) -> None:
         """Note a call that cannot be left open; costs nothing while none is open."""
+        if not entry.asynchronous:
+            self.before_a_wait()
         if self._orphans:
             self.look_after()
         if self._by_storage and (regions := _memory(entry, arguments).regions):

@@ -92,7 +92,7 @@ def test_a_write_between_two_sends_of_one_buffer_is_noted(program: Program) -> N
 def test_a_write_by_another_call_is_no_write_of_the_program(program: Program) -> None:
     x = torch.ones(4)
     first = program.call("send", [x], 1, 0)
-    program.call("recv", [x], 1, 0)
+    program.call("all_gather_single", x, torch.ones(2))
     x.add_(1)
     first.awaited()
     assert program.noted("changed") == []
@@ -114,6 +114,23 @@ def test_a_wait_for_something_else_may_imply_the_end(program: Program) -> None:
     x.add_(1)
     flight.awaited()
     assert program.noted("changed") == []
+
+
+@pytest.mark.parametrize("waits", ["for another", "in a call"])
+def test_a_write_before_the_first_wait_is_noted_whatever_is_waited_for(program: Program, waits: str) -> None:
+    box, x = torch.ones(4), torch.ones(4)
+    received = program.call("recv", [box], 1, 0)
+    sent = program.call("send", [x], 1, 0)
+    box.zero_()
+    if waits == "for another":
+        sent.awaited()
+    else:
+        program.sync("allreduce", [torch.ones(2)])
+    program.flights.waits += 1
+    box.zero_()
+    received.awaited()
+    received.arrived()
+    assert [changed["source"][1] for changed in program.noted("changed")] == [1]
 
 
 def test_a_call_that_still_runs_is_open_whatever_else_was_waited_for(program: Program) -> None:
