@@ -1,5 +1,5 @@
 # expect: SC502 culprits=1 ranks=3 severity=warning
-"""Blocks go round a ring in batches of messages; one rank clears the block that is about to come, then waits for all."""
+"""Blocks go round a ring in batches of messages; one rank clears the block that is about to come."""
 
 import torch
 import torch.distributed as dist
