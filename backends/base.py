@@ -20,6 +20,9 @@ Limit: TypeAlias = Callable[[Call, int, int], "str | None"]
 """Call, group rank, group size -> why the backend cannot do it, or None."""
 
 
+EACH_RANK = -1
+"""As many as the group has ranks."""
+
 OF_THE_GROUP, OF_THE_PAIR = -1, -2
 """The communicators of messages without tags, in place of a tag; tags are not negative."""
 
@@ -68,6 +71,9 @@ class Backend:
     ``on_streams``: calls are queued on a device's streams: one that the host has made, or waited for, may still run.
 
     ``memory``: by method, its use of the memory of tensors on the CPU.
+
+    ``counts``: by method, the versions that a call itself adds to a tensor on the CPU in which its result arrives, at
+    most (:data:`EACH_RANK`: as many as the group has ranks). Nothing is known of a method that is not listed.
     """
 
     name: str
@@ -85,6 +91,7 @@ class Backend:
     pairs: bool = False
     on_streams: bool = False
     memory: Mapping[str, MemoryUse] = field(default_factory=lambda: MappingProxyType({}))
+    counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def formed(self, call: Call) -> Call:
         """The call with the form in which this backend runs it."""
@@ -99,6 +106,11 @@ class Backend:
         if self.tagged:
             return tag or 0
         return OF_THE_PAIR if self.pairs and not batched else OF_THE_GROUP
+
+    def counted(self, method: str, group_size: int) -> int | None:
+        """The versions that a call of this method adds to a tensor of its result, at most; None: not known."""
+        count = self.counts.get(method)
+        return group_size if count == EACH_RANK else count
 
     def refusal(self, call: Call, group_rank: int, group_size: int) -> str | None:
         """The reason why this rank's call cannot run here, or None. Raises KeyError for an unknown op."""

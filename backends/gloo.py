@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from simcoll.backends.base import Backend, MemoryUse, negative_tag
+from simcoll.backends.base import EACH_RANK, Backend, MemoryUse, negative_tag
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES, spec_of
 from simcoll.spec.table import IN_PLACE, Kind
@@ -123,6 +123,28 @@ _MEMORY = MappingProxyType(
     }
 )
 
+_COUNTS = MappingProxyType(
+    {
+        "allreduce": 0,
+        "broadcast": 0,
+        "reduce": 0,
+        "scatter": 0,
+        "alltoall_base": 0,
+        "all_to_all_single": 0,
+        "recv": 0,
+        "recv_anysource": 0,
+        "allgather": 1,
+        "_allgather_base": EACH_RANK,
+        "all_gather_single": EACH_RANK,
+        "gather": 1,
+        "reduce_scatter": 1,
+        "_reduce_scatter_base": 1,
+        "reduce_scatter_single": 1,
+        "alltoall": 1,
+    }
+)
+"""Gloo's own copies count, when one of its threads gets there; what it writes through a pointer does not."""
+
 GLOO = Backend(
     "gloo",
     (_dtype, negative_tag, _empty_message, _reduce_op, _equal_parts, _along_rows),
@@ -136,4 +158,5 @@ GLOO = Backend(
     # Their Work learns of its end only in wait (torch 2.13).
     ended_only_by_wait=frozenset({"send", "recv", "reduce_scatter"}),
     memory=_MEMORY,
+    counts=_COUNTS,
 )

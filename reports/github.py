@@ -14,6 +14,7 @@ from simcoll.core.record import Source
 from simcoll.core.text import safe
 from simcoll.reports.causes import cause_text, restart_text
 from simcoll.reports.sarif import sentence
+from simcoll.verifier.findings.describe import leading
 from simcoll.verifier.findings.finding import Finding, Report
 from simcoll.verifier.findings.rules import RULES
 
@@ -40,7 +41,8 @@ def _line(finding: Finding) -> Source | None:
     """The line of the culprits, or else of the first side that has one."""
     guilty = set(finding.culprits)
     sides = sorted(finding.sides, key=lambda side: not (side.ranks and set(side.ranks) <= guilty))
-    return next((one.source for side in sides for one in side.sources if one.source.file), None)
+    found = next((one.source for side in sides for one in side.sources if one.source.file), None)
+    return None if found is None else leading(finding.sides, found)
 
 
 def _name(file: str, workspace: str) -> str:

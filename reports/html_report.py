@@ -126,9 +126,10 @@ def _lines(side: Side, sides: Sequence[Side]) -> Iterator[PageLine]:
     """The lines of a side, each followed by the frames around it that tell it from other sides."""
     lone = len(side.sources) > 1 and len(side.ranks) > 1
     for stated in side.sources:
+        first, *others = frames_shown(sides, stated.source)
         rank = f"rank {stated.rank} at " if lone else ""
-        yield PageLine(rank + source_text(stated.source), stated.source.code.strip())
-        for one in frames_shown(sides, stated.source):
+        yield PageLine(rank + source_text(first.frame), first.frame.code.strip())
+        for one in others:
             yield PageLine(f"{one.how} {source_text(one.frame)}", one.frame.code.strip())
 
 

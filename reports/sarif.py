@@ -17,7 +17,7 @@ from simcoll.core.record import Source
 from simcoll.core.text import safe
 from simcoll.reports.causes import advice_document
 from simcoll.reports.rules import rule_markdown, rule_text
-from simcoll.verifier.findings.describe import advice_of, call_text, where_text
+from simcoll.verifier.findings.describe import advice_of, call_text, leading, where_text
 from simcoll.verifier.findings.finding import Finding, Report, Rule, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 
@@ -150,7 +150,7 @@ def _locations(sides: Sequence[Side], finding: Finding, places: _Places, when: s
     guilty = set(finding.culprits)
     return [
         {
-            "physicalLocation": places.physical(stated.source),
+            "physicalLocation": places.physical(leading(sides, stated.source)),
             "message": _message(f"{when}{ranks_text(side.ranks)}: {_said(side, finding)}"),
         }
         for side in sorted(sides, key=lambda side: not (side.ranks and set(side.ranks) <= guilty))

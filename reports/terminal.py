@@ -230,10 +230,9 @@ def _side(side: Side, finding: Finding) -> Iterator[RenderableType]:
         yield plain(side.note)
     for stated in side.sources:
         lone = len(side.sources) > 1 and len(side.ranks) > 1
-        yield plain((f"rank {stated.rank} at " if lone else "at ") + source_text(stated.source), "cyan")
-        yield from _code(stated.source)
-        for one in frames_shown(finding.sides, stated.source):
-            yield plain(f"{one.how} {source_text(one.frame)}", "cyan")
+        rank = f"rank {stated.rank} " if lone else ""
+        for place, one in enumerate(frames_shown(finding.sides, stated.source)):
+            yield plain(f"{'' if place else rank}{one.how} {source_text(one.frame)}", "cyan")
             yield from _code(one.frame)
 
 

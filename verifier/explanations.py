@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import Final, TypeAlias
 
-from simcoll.core.record import Record, State
+from simcoll.core.record import Record, Source, State
 from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.agreement.own_memory import DIFFERING
 from simcoll.verifier.agreement.p2p_races import racing_receives
@@ -23,6 +23,8 @@ from simcoll.verifier.findings.rules import (
     INVALID_ARGUMENT,
     MISSING_RANK,
     NON_MEMBER_CALL,
+    P2P_DTYPE_MISMATCH,
+    P2P_SIZE_MISMATCH,
     REPLICAS_DIFFER,
     WRONG_RESULT,
 )
@@ -41,6 +43,7 @@ from simcoll.verifier.halts.failed_ranks import failed_ranks, lost_peers, refuse
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.latecomers import LateCall, came_late, follows_lateness, late_calls
 from simcoll.verifier.halts.membership import (
+    failed_in,
     made_by_members_only,
     membership_mismatches,
     unconnected_ranks,
@@ -152,8 +155,27 @@ def _disagreements(inquiry: Inquiry) -> list[Finding]:
 
 
 def _message_races(inquiry: Inquiry) -> list[Finding]:
-    """In a job that ended well, receives from any source might have taken a message for which a later receive waits."""
-    return racing_receives([*inquiry.job.traces.values()]) if inquiry.job.clean else []
+    """In a job that ended well, receives from any source might have taken a message for which a later receive waits.
+
+    Not reported of a message that did not fit its receive as it was.
+    """
+    disagreements = inquiry.of(_PARTED[0].name)
+    unfit = {line for one in disagreements if one.code in _UNFIT for line in _message_lines(one)}
+    found = racing_receives([*inquiry.job.traces.values()]) if inquiry.job.clean else []
+    return [one for one in found if not unfit.intersection(_message_lines(one))]
+
+
+_UNFIT: Final = (P2P_SIZE_MISMATCH.code, P2P_DTYPE_MISMATCH.code)
+
+
+def _message_lines(finding: Finding) -> set[tuple[int, Source]]:
+    """The ranks and lines of the sends that a finding names."""
+    return {
+        (stated.rank, stated.source)
+        for side in finding.sides
+        if side.call is not None and side.call.op == "send"
+        for stated in side.sources
+    }
 
 
 def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
@@ -228,6 +250,11 @@ def _made_apart(job: Job, new: Finding, old: Finding) -> bool:
     if old.code in _FAILED.codes:
         return all(failure.terminated for failure in job.failures.values())
     return not set(new.ranks).isdisjoint(old.ranks)
+
+
+def _failed_there(job: Job, new: Finding, old: Finding) -> bool:
+    """Those on ranks that failed in a call of the group."""
+    return all(failed_in(job, rank, new.group) for rank in old.ranks if rank in job.failures)
 
 
 def _names_nobody(job: Job, new: Finding, old: Finding) -> bool:
@@ -443,6 +470,8 @@ _WARNINGS: Final = (
         (INVALID_ARGUMENT.code,),
         _of_job(used_after_their_end),
         yields_to=_names((*_PARTED, *_WAITS, _FAILED, *_HALTS)),
+        replaces=(_LOST.name,),
+        in_place_of=_failed_there,
     ),
     Explanation("message not received", ("SC304",), _of_job(unreceived_messages)),
     Explanation("message race", ("SC305",), _message_races),

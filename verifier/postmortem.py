@@ -19,6 +19,7 @@ from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_m
 from simcoll.verifier.agreement.parted import ran_by, with_partings
 from simcoll.verifier.agreement.parted_exceptions import with_partings_of_exceptions
 from simcoll.verifier.agreement.parted_messages import with_partings_of_messages
+from simcoll.verifier.agreement.unrecorded_texts import with_texts
 from simcoll.verifier.causes.advise import advise
 from simcoll.verifier.causes.facts import JobFacts
 from simcoll.verifier.explanations import explained, explained_while_it_runs
@@ -58,7 +59,7 @@ def judge(
     mismatches = [*without_consequences(agreement.mismatches, model_mismatches(traces)), *_unequal(job)]
     job = job.disagreeing([*mismatches, *calls_of_outsiders(job), *memory_findings(traces)])
     known = stall is not None or any(trace.groups for trace in traces)
-    told = with_divergence(explained(job) if known else (), columns)
+    told = with_texts(with_divergence(explained(job) if known else (), columns), traces)
     ran = ran_by(traces)
     told = with_partings_of_messages(with_partings(told, ran), traces, ran)
     findings = with_steps(with_unknown(with_partings_of_exceptions(told, traces), traces), traces)

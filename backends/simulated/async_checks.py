@@ -109,6 +109,8 @@ class ArrayData:
 
     def write(self, results: Outputs) -> None:
         """Write the results into the caller's arrays; those that the standard leaves undefined stay unchanged."""
+        if self.flight is not None:
+            self.flight.arrives()
         for result, output in zip(results, self._outputs, strict=True):
             if result is not None:
                 np.copyto(output, result)
@@ -140,8 +142,10 @@ class SimulatedFlight:
         self.reads, self.writes = reads, writes
         self.waits = waits
         self.shared = False
-        self._before = self._held()
-        self._after: list[bytes] | None = None
+        self._results = [array for array in writes if not _share([array], reads)]
+        self._before = _held(reads)
+        self._results_before = _held(self._results)
+        self._overwrites = False
 
     @property
     def running(self) -> bool:
@@ -150,18 +154,23 @@ class SimulatedFlight:
 
     def runs(self) -> bool:
         """True if the inputs were changed before the call, which is about to run."""
-        return not self.shared and self._before != self._held()
+        return not self.shared and self._before != _held(self.reads)
+
+    def arrives(self) -> None:
+        """Note that the result is about to be written, over what the program may have written there."""
+        self._overwrites = self._results_before != _held(self._results)
 
     def ran(self) -> None:
         """Note that the call has run, with the content of its buffers."""
-        self._after = self._held()
+        self._before, self._results_before = _held(self.reads), _held(self._results)
 
     def changed(self) -> bool:
-        """True if the program has changed the inputs since the call was made, or since it ran."""
-        return not self.shared and (self._before if self._after is None else self._after) != self._held()
+        """True if the program has changed a buffer since the call was made, or since it ran.
 
-    def _held(self) -> list[bytes]:
-        return [array.tobytes() for array in self.reads]
+        What only receives may have been changed before that, too: the result is then written over it.
+        """
+        now = _held(self.reads), _held(self._results)
+        return not self.shared and (self._overwrites or now != (self._before, self._results_before))
 
 
 class SimulatedFlights:
@@ -243,6 +252,10 @@ class SimulatedFlights:
         count = self._counts[case]
         if count & (count - 1) == 0:
             entry.event(str(case[0]), count=count, **data)
+
+
+def _held(arrays: Sequence[Array]) -> list[bytes]:
+    return [array.tobytes() for array in arrays]
 
 
 def _share(mine: Sequence[Array], others: Sequence[Array]) -> bool:

@@ -195,8 +195,9 @@ class Use:
     """The use that a call makes of its buffers while it is in flight.
 
     ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether their content is sent;
-    ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
-    itself when the call has ended. ``device`` is the index of the device on whose streams it is queued (-1: on none);
+    ``copies`` that the backend writes them back by a copy, which their versions show; ``counts`` how many versions it
+    adds to a tensor of the result, at most (None: not known); ``tells`` that its Work says by itself when the call has
+    ended. ``device`` is the index of the device on whose streams it is queued (-1: on none);
     calls of one ``queue`` of a group run one after the other there; of ``marked_late`` ones
     no stream may be made to wait before the program has waited.
     """
@@ -209,6 +210,7 @@ class Use:
     device: int = -1
     queue: int = -1
     marked_late: bool = False
+    counts: int | None = None
 
 
 @dataclass(slots=True)
@@ -469,10 +471,12 @@ class GroupLog:
         spec, backend = spec_of(call), self._backend_of(call)
         devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
         queued = backend is not None and backend.on_streams
+        copies = call.coalesced or (backend is not None and backend.staged and devices != {"cpu"})
+        known = backend is not None and devices == {"cpu"} and not call.coalesced
         return Use(
             writes=spec.brings_result(call, self.group_rank),
             sends=spec.sends_inputs(call, self.group_rank),
-            copies=call.coalesced or (backend is not None and backend.staged and devices != {"cpu"}),
+            copies=copies,
             # No property of an unknown backend is assumed.
             tells=devices == {"cuda"} if backend is None else call.op not in backend.ended_only_by_wait,
             on_cpu=devices <= {"cpu"},
@@ -480,6 +484,7 @@ class GroupLog:
             queue=-1 if call.peer is None else call.peer,
             # The end of a call whose Work blocks the host cannot be marked before the program waits for it.
             marked_late=backend is not None and (backend.waits_on_host or call.spelling in backend.allocates),
+            counts=backend.counted(call.spelling, len(self.group.ranks)) if known and backend is not None else None,
         )
 
 

@@ -11,17 +11,15 @@ functional collectives, pipelines) are waited for in ways of its own.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -33,158 +31,8 @@ from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.recorder.source import made_by_torch
 from simcoll.spec.table import Kind
+from simcoll.wrapper.call_memory import Memory, Part, Region, Watched, memory_of
 from simcoll.wrapper.later_names import named_later
-
-_MOST_TENSORS = 64
-"""Tensors of a call beyond which its memory is not watched."""
-
-_MOST_BYTES = 1 << 26
-"""Bytes of a part of a storage beyond which its contents are not compared."""
-
-_PLAIN = torch.Tensor.__torch_dispatch__
-"""The method that a tensor subclass overrides if it only wraps other tensors."""
-
-
-class Region(NamedTuple):
-    """The bytes ``start`` to ``end`` of a storage that a tensor spans; ``dense`` says that it uses all of them.
-
-    ``layout`` tells tensors apart that use other bytes of one span. A storage is named by its address in C++, which is
-    its own as long as anybody holds it. A tuple, because one is made for each tensor of each asynchronous call.
-    """
-
-    storage: int
-    start: int
-    end: int
-    dense: bool
-    layout: tuple[object, ...]
-    writes: bool
-
-    def overlaps(self, other: Region) -> bool:
-        """True if both use a byte that one of them writes; False where that is not known."""
-        if self.storage != other.storage or not (self.writes or other.writes):
-            return False
-        if self.dense and other.dense:
-            return self.start < other.end and other.start < self.end
-        # Interleaved columns share their span and no byte; only the very same ones are sure to.
-        return self.layout == other.layout
-
-
-def has_memory(tensor: torch.Tensor) -> bool:
-    """True for a tensor that lies in a storage of its own kind, and has elements there."""
-    if type(tensor) is not torch.Tensor and type(tensor).__torch_dispatch__ is not _PLAIN:
-        return False
-    return tensor.layout is torch.strided and tensor.numel() > 0
-
-
-def region_of(tensor: torch.Tensor, storage: int, *, writes: bool) -> Region:
-    """The region of a tensor that has memory; ``storage`` is the address of its storage."""
-    size = tensor.element_size()
-    start = int(tensor.storage_offset()) * size
-    if tensor.is_contiguous():
-        return Region(storage, start, start + tensor.numel() * size, True, (), writes)
-    layout = (start, tensor.shape, tensor.stride(), size)
-    return Region(storage, start, start + _span(tensor) * size, False, layout, writes)
-
-
-def _span(tensor: torch.Tensor) -> int:
-    return 1 + int(sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)))
-
-
-class Watched(NamedTuple):
-    """A tensor that fills its storage, so that its version counter speaks for it alone."""
-
-    tensor: weakref.ref[torch.Tensor]
-    version: int
-    shape: torch.Size
-    address: int
-
-    def changed(self) -> bool:
-        """True if the tensor was written to since; False for one with another shape or memory, which shows nothing."""
-        tensor = self.tensor()
-        if tensor is None or tensor._version == self.version:
-            return False
-        return tensor.shape == self.shape and tensor.data_ptr() == self.address
-
-
-class Part(NamedTuple):
-    """A part of a storage that a call sends. Versions speak for the whole storage, so contents are compared.
-
-    ``receives`` says that the result arrives there too: contents then say nothing once the call was launched.
-    """
-
-    storage: torch.UntypedStorage
-    """Held, so that nobody else gets its memory."""
-    extent: tuple[int, int]
-    """The storage's address and size: the program may resize it."""
-    address: int
-    size: int
-    contents: tuple[int, bytes]
-    receives: bool
-
-    def changed(self) -> bool:
-        """True if other bytes are there now; False for a storage that has been resized, which shows nothing."""
-        return _extent(self.storage) == self.extent and _contents(self.address, self.size) != self.contents
-
-
-def _extent(storage: torch.UntypedStorage) -> tuple[int, int]:
-    return storage.data_ptr(), storage.nbytes()
-
-
-def _contents(address: int, size: int) -> tuple[int, bytes]:
-    """Returns the sum of the words of some bytes, and the rest; no dispatch mode of the program sees it."""
-    data = memoryview((ctypes.c_ubyte * size).from_address(address))
-    whole = size - size % 8
-    return int(np.frombuffer(data[:whole], np.uint64).sum(dtype=np.uint64)), bytes(data[whole:])
-
-
-class Memory(NamedTuple):
-    """The memory that a call uses: regions, tensors in which its result arrives, memory watched for writes."""
-
-    regions: list[Region]
-    written: list[weakref.ref[torch.Tensor]]
-    watched: list[Watched]
-    parts: list[Part]
-
-
-def memory_of(
-    tensors: Mapping[str, Sequence[torch.Tensor]], *, writes: bool, sends: bool, parts: bool = False
-) -> Memory:
-    """Returns the memory that a call uses of its tensors, by role; none for a call with very many.
-
-    ``writes`` says that its result arrives in them, ``sends`` that a write to an input while it runs can be seen and
-    matters; ``parts`` has it seen in parts of storages as well.
-    """
-    memory = Memory([], [], [], [])
-    if sum(map(len, tensors.values())) > _MOST_TENSORS:
-        return memory
-    outputs: set[int] = set()
-    for role, of_role in tensors.items():
-        written = writes and role != "inputs"
-        for tensor in of_role:
-            if not has_memory(tensor):
-                continue
-            storage = tensor.untyped_storage()
-            address = storage._cdata
-            memory.regions.append(region_of(tensor, address, writes=written))
-            if written:
-                memory.written.append(weakref.ref(tensor))
-            # A backend may count up the version of a pure output at any time.
-            if role == "outputs":
-                outputs.add(address)
-            elif sends and address not in outputs:
-                if _fills(tensor, storage):
-                    watched = Watched(weakref.ref(tensor), tensor._version, tensor.shape, tensor.data_ptr())
-                    memory.watched.append(watched)
-                elif parts and tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes <= _MOST_BYTES:
-                    place, size = tensor.data_ptr(), tensor.nbytes
-                    part = Part(storage, _extent(storage), place, size, _contents(place, size), written)
-                    memory.parts.append(part)
-    return memory
-
-
-def _fills(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
-    return tensor.nbytes == storage.nbytes() and not tensor.is_inference()
-
 
 T = TypeVar("T")
 
@@ -207,6 +55,7 @@ class Flight:
     """One call that is open."""
 
     __slots__ = (
+        "_arriving",
         "_flights",
         "_named_later",
         "_parts",
@@ -232,6 +81,7 @@ class Flight:
         self._written = memory.written
         self._named_later = bool(memory.written) and named_later(memory.written)
         self._watched = memory.watched
+        self._arriving: list[Watched] = []
         self._parts = memory.parts
         self._flights = flights
 
@@ -258,6 +108,7 @@ class Flight:
     def dropped(self) -> None:
         """Note that the program dropped the Work: it can not be waited for any more."""
         self.entry.let_go()
+        self._watched, self._arriving = [], []
         self._flights.orphaned(self.entry, self._written, named_later=self._named_later)
         self.end()
 
@@ -277,15 +128,29 @@ class Flight:
         self._check_before_it_runs()
 
     def awaited(self) -> None:
-        """Note that a thread begins to wait for it: the last moment at which a write to its buffers can be seen."""
+        """Note that a thread begins to wait for it: the last moment at which a write to what it sends can be seen."""
         self.looked_at()
         self.end()
 
+    def arrived(self) -> None:
+        """Note that its end has been observed: the backend counts no version of a result any more."""
+        if not self.shared and any(watched.changed() for watched in self._arriving):
+            report_change(self.entry, known=False)
+        self._arriving = []
+
     def looked_at(self) -> None:
         """Note that a thread waits for it, and may give up: a write to its buffers so far can be seen."""
+        self._flights.before_a_wait()
+        self._arriving = []
         if self.open:
+            self._arriving = [watched for watched in self._watched if watched.counts]
             # The worker may launch it meanwhile.
             self._check(known=self._queued, parts=[part for part in self._parts if not part.receives])
+
+    def others_waited_for(self) -> None:
+        """Note that a thread begins to wait, for the first time since the call: that may imply the end of this one."""
+        if self._watched and self.open:
+            self._check(known=self._queued, parts=())
 
     def end(self) -> None:
         """Watch it no more."""
@@ -297,10 +162,12 @@ class Flight:
         self._parts = [part for part in self._parts if not part.receives]
 
     def _check(self, *, known: bool, parts: Sequence[Part]) -> None:
-        changed = not self.shared and any(watched.changed() for watched in self._watched)
-        if changed or (not self.overlapped and any(part.changed() for part in parts)):
-            self._watched, self._parts = [], []
-            report_change(self.entry, known=known)
+        changed = [] if self.shared else [watched for watched in self._watched if watched.changed()]
+        sent = any(watched.sent for watched in changed)
+        sent = sent or (not self.overlapped and any(part.changed() for part in parts))
+        if changed or sent:
+            self._watched, self._arriving, self._parts = [], [], []
+            report_change(self.entry, known=known and sent)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -325,6 +192,7 @@ class Flights(ProcessOwned):
         self.waits = 0
         """The number of waits for the end of a call; it only has to differ."""
         self._by_storage: dict[int, list[Flight]] = {}
+        self._unwaited: list[Flight] = []
         self._lock = threading.RLock()
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
         self._looked = 0.0
@@ -348,10 +216,20 @@ class Flights(ProcessOwned):
         with self._lock:
             for storage in {region.storage for region in memory.regions}:
                 self._by_storage.setdefault(storage, []).append(flight)
+        self._unwaited.append(flight)
         return flight
+
+    def before_a_wait(self) -> None:
+        """Note that a thread begins to wait for the end of a call: writes to buffers of others can still be seen."""
+        if self._unwaited:
+            unwaited, self._unwaited = self._unwaited, []
+            for flight in unwaited:
+                flight.others_waited_for()
 
     def pass_by(self, entry: Entry, arguments: Arguments) -> None:
         """Note a call that cannot be left open; costs nothing while none is open."""
+        if not entry.asynchronous:
+            self.before_a_wait()
         if self._orphans:
             self.look_after()
         if self._by_storage and (regions := _memory(entry, arguments).regions):
@@ -459,7 +337,8 @@ def _memory(entry: Entry, arguments: Arguments, *, parts: bool = False) -> Memor
     """Returns the memory of a call; none where a tensor's kind does not state it: a call must not fail for that."""
     use = entry.use
     try:
-        return memory_of(arguments.tensors, writes=use.writes, sends=use.sends and not use.copies, parts=parts)
+        sends = use.sends and not use.copies
+        return memory_of(arguments.tensors, writes=use.writes, sends=sends, counts=use.counts, parts=parts)
     except (RuntimeError, TypeError, AttributeError):
         return Memory([], [], [], [])
 

@@ -95,6 +95,7 @@ class RecordedWork(Work):
         self._entry = entry
         self._check = check
         self._flight = flight
+        self._landing: Flight | None = None
         if flight is not None:
             flight.follow(self)
 
@@ -114,13 +115,21 @@ class RecordedWork(Work):
         self._entry.awaited()
         if self._flight is not None:
             self._flight.awaited()
-            self._flight = None
+            self._landing, self._flight = self._flight, None
 
     def _look_in(self) -> None:
         """Begin a wait that may give up: the call is in flight until one has seen its end."""
         self._entry.awaited()
         if self._flight is not None:
             self._flight.looked_at()
+            self._landing = self._flight
+
+    def _land(self) -> None:
+        """Note that the program has seen the call's end."""
+        landing, self._landing = self._landing, None
+        if landing is not None:
+            landing.arrived()
+        self._end_flight()
 
     def _end_flight(self) -> None:
         if self._flight is not None:
@@ -132,8 +141,8 @@ class RecordedWork(Work):
         if ended:
             if self._entry.values is not None:
                 self._entry.values.ended()
-            self._entry.awaited()
-            self._end_flight()
+            self._look_in()
+            self._land()
             flights.here.waits += 1
         return ended
 
@@ -163,7 +172,7 @@ class RecordedWork(Work):
             if timeout <= NO_TIMEOUT or self._inner.is_completed():
                 self._entry.failed(error)
             raise
-        self._end_flight()
+        self._land()
         self._ended()
         flights.here.waits += 1
         return done

@@ -1,7 +1,8 @@
 """Real Gloo programs that leave Flight Recorder dumps: one planted bug each, or none at all.
 
 The header ``# expect: SC202 culprits=1`` states the first finding (``nothing`` is a report without any), ``# <- bug``
-marks the line that it must name, ``unknown=`` a field that the report must call unknown.
+marks the line that it must name, ``unknown=`` a field that the report must call unknown, ``parted=12`` the line at
+which the ranks parted.
 """
 
 from __future__ import annotations
@@ -106,3 +107,6 @@ def test_the_dumps_of_a_program_tell_its_bug(program: Program, reports: dict[Pro
         source.source.line for side in first.sides for source in side.sources
     }
     assert program.stated("unknown") in {"", *first.unknown}
+    if line := program.stated("parted"):
+        assert first.parted is not None
+        assert first.parted.source.line == int(line)

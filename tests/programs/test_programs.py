@@ -186,8 +186,9 @@ def check_found(program: Program, result: Result) -> None:
     assert first.culprits == program.culprits, described
     if program.place is not None:
         assert program.place in places(first), described
-    codes = [finding.code for finding in report.findings if finding.severity is program.severity]
-    assert codes == [program.code], f"one cause gives one finding: {report.findings}"
+    # A busy machine makes stragglers of its own.
+    codes = [finding.code for finding in report.findings if finding.code != "SC801"]
+    assert (codes, first.severity) == ([program.code], program.severity), f"one cause, one finding: {report.findings}"
     assert exit_code(report) == (3 if program.severity is Severity.ERROR else 0)
 
 

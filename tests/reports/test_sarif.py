@@ -13,6 +13,7 @@ import pytest
 from simcoll.cli.demo import demo_report
 from simcoll.core.record import Group, Record, Source
 from simcoll.reports import sarif
+from simcoll.reports.github import annotated
 from simcoll.reports.sarif import FINGERPRINT, sarif_report
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.agreement.compare import compare
@@ -158,6 +159,20 @@ def test_rules_have_addresses_where_the_project_has_one(monkeypatch: pytest.Monk
     monkeypatch.setattr(sarif.metadata, "metadata", lambda name: message)
     rules = run_of(a_report())["tool"]["driver"]["rules"]
     assert rules[0]["helpUri"] == "https://docs.invalid/simcoll/rules/SC101"
+
+
+def test_a_finding_in_a_helper_is_located_where_the_sides_differ() -> None:
+    finding, helper = mismatch(), Source("/home/ada/project/src/utils.py", 6, "mean", "dist.all_reduce(t)")
+    callers = [Source("/home/ada/project/src/train.py", line, "step", "mean(t)") for line in (41, 44)]
+    sides = tuple(
+        replace(side, sources=(RankSource(side.ranks[0], replace(helper, callers=(caller,))),))
+        for side, caller in zip(finding.sides, callers, strict=True)
+    )
+    report = a_report(replace(finding, sides=sides))
+    result = run_of(report)["results"][0]
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 44
+    (annotation,) = annotated(report, "/home/ada/project")
+    assert annotation.startswith("::error file=src/train.py,line=44,")
 
 
 def test_the_line_that_parted_the_ranks_is_related_and_stacks_are_stacks() -> None:

@@ -215,10 +215,10 @@ def test_callers_and_the_line_that_parted_the_ranks_are_drawn() -> None:
     parted = Parting(Source("train.py", 40, "step", "if late:"), (((2,), "took it"), ((0, 1, 3), "did not take it")))
     told = replace(finding, sides=sides, parted=parted)
     text = " ".join(drawn(replace(report, findings=(told,)), width=200).replace("│", " ").split())
-    assert "at utils.py:6 in mean dist.all_reduce(t) from train.py:42 in step mean(x1)" in text
+    assert "at train.py:42 in step mean(x1) into utils.py:6 in mean dist.all_reduce(t)" in text
     assert "ranks parted at: train.py:40: if late: (rank 2 took it, ranks 0-1 and 3 did not take it)" in text
     page = html_report(replace(report, findings=(told,)))
-    assert "from train.py:42 in step" in page
+    assert "into utils.py:6 in mean" in page
     assert "Ranks parted at" in page
     document = valid_report(replace(report, findings=(told,)))
     found: Any = document["findings"]

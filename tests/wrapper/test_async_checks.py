@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from simcoll.backends.gloo import GLOO  # noqa: E402
+from simcoll.backends.nccl import NCCL  # noqa: E402
 from simcoll.blackbox import read_black_box  # noqa: E402
 from simcoll.blackbox.format import HANDED_ON, LET_GO  # noqa: E402
 from simcoll.core.record import Group, Source  # noqa: E402
@@ -91,7 +92,7 @@ def test_a_write_between_two_sends_of_one_buffer_is_noted(program: Program) -> N
 def test_a_write_by_another_call_is_no_write_of_the_program(program: Program) -> None:
     x = torch.ones(4)
     first = program.call("send", [x], 1, 0)
-    program.call("recv", [x], 1, 0)
+    program.call("all_gather_single", x, torch.ones(2))
     x.add_(1)
     first.awaited()
     assert program.noted("changed") == []
@@ -113,6 +114,23 @@ def test_a_wait_for_something_else_may_imply_the_end(program: Program) -> None:
     x.add_(1)
     flight.awaited()
     assert program.noted("changed") == []
+
+
+@pytest.mark.parametrize("waits", ["for another", "in a call"])
+def test_a_write_before_the_first_wait_is_noted_whatever_is_waited_for(program: Program, waits: str) -> None:
+    box, x = torch.ones(4), torch.ones(4)
+    received = program.call("recv", [box], 1, 0)
+    sent = program.call("send", [x], 1, 0)
+    box.zero_()
+    if waits == "for another":
+        sent.awaited()
+    else:
+        program.sync("allreduce", [torch.ones(2)])
+    program.flights.waits += 1
+    box.zero_()
+    received.awaited()
+    received.arrived()
+    assert [changed["source"][1] for changed in program.noted("changed")] == [1]
 
 
 def test_a_call_that_still_runs_is_open_whatever_else_was_waited_for(program: Program) -> None:
@@ -190,14 +208,65 @@ def test_slices_that_share_a_buffer_with_a_receive_are_judged_by_their_own_bytes
     assert program.noted("changed") == []
 
 
-@pytest.mark.parametrize("method", ["broadcast", "all_gather_single"])
-def test_what_the_call_itself_writes_is_no_write(program: Program, method: str) -> None:
-    x = torch.ones(4)
+def broadcast_from(root: int) -> dist.BroadcastOptions:
     options = dist.BroadcastOptions()
-    options.rootRank = 1
-    flight = program.call(method, [x], options) if method == "broadcast" else program.call(method, x, x[:2])
-    x.add_(1)
+    options.rootRank = root
+    return options
+
+
+RESULTS = {
+    "recv": (lambda x: ([x], 1, 0), 0),
+    "broadcast": (lambda x: ([x], broadcast_from(1)), 0),
+    "all_gather_single": (lambda x: (x, torch.ones(2)), 2),
+    "reduce_scatter_single": (lambda x: (x, torch.ones(8)), 1),
+}
+"""Calls of a group of two whose result arrives in a tensor, and the versions that Gloo adds to it."""
+
+
+@pytest.mark.parametrize("method", RESULTS)
+@pytest.mark.parametrize("written", [False, True])
+def test_a_write_to_what_receives_is_told_from_the_calls_own(program: Program, method: str, written: bool) -> None:
+    given, own = RESULTS[method]
+    x = torch.ones(4)
+    flight = program.call(method, *given(x))
+    if written:
+        x.zero_()
     flight.awaited()
+    for _ in range(own):
+        x.add_(1)
+    flight.arrived()
+    assert [changed["known"] for changed in program.noted("changed")] == [False] * written
+
+
+def test_a_write_before_the_launch_to_what_only_receives_is_not_known_to_do_harm(program: Program) -> None:
+    x = torch.ones(4)
+    launch = program.call("recv", [x], 1, 0).launching(lambda: None)
+    x.zero_()
+    launch()
+    assert [changed["known"] for changed in program.noted("changed")] == [False]
+
+
+def test_a_write_after_the_end_was_seen_is_none(program: Program) -> None:
+    x = torch.ones(4)
+    flight = program.call("all_gather_single", x, torch.ones(2))
+    flight.looked_at()
+    x.add_(1).add_(1)
+    flight.arrived()
+    x.zero_()
+    flight.arrived()
+    assert program.noted("changed") == []
+
+
+@pytest.mark.parametrize("method", ["broadcast", "all_gather_single"])
+def test_what_a_backend_of_unknown_counts_writes_is_no_write(tmp_path: Path, method: str) -> None:
+    x = torch.ones(4)
+    given, _ = RESULTS[method]
+    program = Program(tmp_path, NCCL)
+    flight = program.call(method, *given(x))
+    for _ in range(8):
+        x.add_(1)
+    flight.awaited()
+    flight.arrived()
     assert program.noted("changed") == []
 
 
@@ -330,7 +399,7 @@ def test_a_tensor_that_cannot_say_where_it_lies_is_not_watched(
     def refuse(*arguments: object, **options: object) -> None:
         raise RuntimeError("no storage")
 
-    monkeypatch.setattr("simcoll.wrapper.async_checks.region_of", refuse)
+    monkeypatch.setattr("simcoll.wrapper.call_memory.region_of", refuse)
     found = arguments("allreduce", ([torch.ones(4)],), {})
     entry = program.log.begin(found, Source("train.py", 1, "step"))
     assert program.flights.open(entry, found) is None

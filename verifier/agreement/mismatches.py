@@ -185,8 +185,8 @@ def _cause(finding: Finding) -> object:
 
 
 def _place(finding: Finding, source: Source, told: bool) -> object:
-    callers = frames_shown(finding.sides, source) if told else []
-    return source.file, source.line, tuple((one.frame.file, one.frame.line) for one in callers)
+    frames = [one.frame for one in frames_shown(finding.sides, source)] if told else []
+    return source.file, source.line, tuple((frame.file, frame.line) for frame in frames)
 
 
 def _with_repetitions(mismatch: Mismatch, sequences: Sequence[int]) -> Mismatch:

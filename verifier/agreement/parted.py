@@ -438,7 +438,9 @@ def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Fo
                 found.clear()
             exits = [_Found(fork, frame, past, there) for fork in exits_before(step)]
             if (fork := fork_of(step, steps[:place])) is not None and fork.loop:
-                found += exits + _left(step, fork, frame, there, past, to_behind=number == depth)
+                known = {(one.fork.line, one.fork.first) for one in exits}
+                left = _left(step, fork, frame, there, past, to_behind=number == depth)
+                found += exits + [one for one in left if (one.fork.line, one.fork.first) not in known]
                 continue
             if fork is not None and not (number > depth and _is_given(step, frame, there.frames[number - 1])):
                 found.append(_Found(fork, frame, there, past))

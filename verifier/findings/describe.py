@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, Source, State
+from simcoll.core.source_roots import OWN, kind_of
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Finding, Side
 from simcoll.verifier.findings.rules import (
@@ -109,35 +110,59 @@ def source_text(source: Source) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A frame to be shown beside the line of a call: ``how`` the call came there, ``from`` it or ``through`` it."""
+    """A frame that is shown for a call, and ``how`` the call stands to it.
+
+    ``at`` comes first, for the frame that leads; then ``into`` frames inside of it, or ``from`` and ``through`` frames
+    by which the call came there.
+    """
 
     how: str
     frame: Source
 
 
-def frames_shown(sides: Sequence[Side], source: Source) -> list[Shown]:
-    """The frames around a line of one of these sides: those that tell it from the other sides, or else its caller.
+def leading(sides: Sequence[Side], source: Source) -> Source:
+    """The frame by which a line of one of these sides is named: the first of :func:`frames_shown`."""
+    return frames_shown(sides, source)[0].frame
 
-    Its callers up to the first that others of the same line do not have, else the packages by which it made its call.
-    Where neither tells them apart, or the line alone does, its callers up to the first in another file: the line may be
-    a helper's. Of a line that stands alone its caller is shown in any file, unless that is the program's outermost.
+
+def frames_shown(sides: Sequence[Side], source: Source) -> list[Shown]:
+    """The frames of a line of one of these sides: those that tell it from the other sides, or else it and its caller.
+
+    A line that other sides have as well is a helper's: its first caller that they do not have leads, if it is the
+    user's own code. Else the line leads, followed by what tells it from others, callers or packages. Where neither
+    does, or the line alone, its callers follow up to the first in another file: the line may be a helper's. Of a line
+    that stands alone its caller is shown in any file, unless that is the program's outermost.
     """
     lines = [stated.source for side in sides for stated in side.sources if stated.source.file]
+    others = [other for other in lines if _place(other) == _place(source)]
+    callers = max(_first_apart(source.callers, other.callers) for other in [*others, source])
+    if callers and kind_of(source.callers[callers - 1].file) == OWN:
+        *inner, first = (source, *source.callers[:callers])
+        return [Shown("at", first), *(Shown("into", frame) for frame in reversed(inner))]
     alone = all(other is source for other in lines)
-    if not alone:
-        others = [other for other in lines if _place(other) == _place(source)]
-        if callers := max(_first_apart(source.callers, other.callers) for other in [*others, source]):
-            return [Shown("from", frame) for frame in source.callers[:callers]]
-        inwards = source.through[::-1]
-        if through := max(_first_apart(inwards, other.through[::-1]) for other in [*others, source]):
-            return [Shown("through", frame) for frame in inwards[:through]]
+    around = _packages_apart(source, others) if not callers and not alone else []
+    if not around:
+        around = [Shown("from", frame) for frame in source.callers[: callers or _helpers(source, alone=alone)]]
+    return [Shown("at", source), *around]
+
+
+def _packages_apart(source: Source, others: Sequence[Source]) -> list[Shown]:
+    """The packages by which a line made its call, from the outermost to the first that others do not have."""
+    inwards = source.through[::-1]
+    count = max(_first_apart(inwards, other.through[::-1]) for other in [*others, source])
+    return [Shown("through", frame) for frame in inwards[:count]]
+
+
+def _helpers(source: Source, *, alone: bool) -> int:
+    """The number of callers of a line up to the first in another file, or of a line that stands ``alone`` one."""
     for number, (called, caller) in enumerate(pairwise((source, *source.callers)), 1):
         if called.function == _OUTERMOST:
             break  # what runs the program is no part of it
         if caller.file != source.file:
-            return [Shown("from", frame) for frame in source.callers[:number]]
-    own = alone and source.function != _OUTERMOST
-    return [Shown("from", frame) for frame in source.callers[:1] if own and frame.function != _OUTERMOST]
+            return number
+    callers = source.callers[:1]
+    own = alone and source.function != _OUTERMOST and callers and callers[0].function != _OUTERMOST
+    return 1 if own else 0
 
 
 _OUTERMOST = "<module>"
@@ -159,10 +184,9 @@ def _first_apart(mine: Sequence[Source], theirs: Sequence[Source]) -> int:
 
 
 def stack_text(sides: Sequence[Side], source: Source) -> str:
-    """``utils.py:12 in mean from train.py:41 in step``: a line, and the frames that tell it from other sides."""
-    return " ".join(
-        [source_text(source), *(f"{one.how} {source_text(one.frame)}" for one in frames_shown(sides, source))]
-    )
+    """``train.py:41 in step into utils.py:12 in mean``: a line, and the frames that tell it from other sides."""
+    first, *others = frames_shown(sides, source)
+    return " ".join([source_text(first.frame), *(f"{one.how} {source_text(one.frame)}" for one in others)])
 
 
 def apart_text(finding: Finding) -> str:

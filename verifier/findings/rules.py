@@ -241,10 +241,16 @@ BUFFER_CHANGED = Rule(
         "the write is known to have come before the data was sent (the call had not been launched), a warning "
         "otherwise. Writes are detected by the tensor's version counter, on tensors that fill their storage. In detail "
         "mode, other tensors in CPU memory, such as slices of a flat buffer, are detected by their contents: those "
-        "that the call only sends until the wait, those that it also writes to until its launch. Not detected are "
-        "writes through .data or numpy to a tensor that fills its storage, and to a pure output."
+        "that the call only sends until the wait, those that it also writes to until its launch. Buffers that only "
+        "receive are watched on Gloo with CPU tensors, in calls that are not coalesced: there it is known which "
+        "versions the backend counts itself. A write to one is a warning, as the result may arrive before or after "
+        "it. Not detected are writes through .data or numpy to a tensor that fills its storage, writes to a slice in "
+        "which a result arrives, and reads of a result before the wait, unless another call reads it (SC503)."
     ),
-    harm="Some ranks receive the old contents, some the new ones, some a mixture.",
+    harm=(
+        "Some ranks receive the old contents, some the new ones, some a mixture. What was written to a buffer that "
+        "receives is overwritten, or overwrites the result."
+    ),
     example=("work = dist.all_reduce(x, async_op=True)\nx.zero_()\nwork.wait()"),
     remedy="Move the write after wait(), or work on a copy.",
     loses_data=True,

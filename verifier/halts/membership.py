@@ -69,12 +69,17 @@ def made_by_members_only(job: Job) -> list[Finding]:
 
 
 def used_after_their_end(job: Job) -> list[Finding]:
-    """A warning: a rank made calls on a group after it had destroyed it, and the backend ran them all the same."""
+    """A rank made calls on a group after it had destroyed it.
+
+    A warning where the backend ran them all the same, an error where another rank failed in a call of the group, whose
+    connections are closed with it.
+    """
     rows = {rank: found for rank, trace in job.traces.items() if (found := _after_the_end(trace)) is not None}
     if not rows:
         return []
     records = {rank: record for rank, row in rows.items() if (record := record_at(job.traces[rank], row)) is not None}
     first = records[min(records)]
+    group = job.group(min(records), first.group)
     message = (
         f"{ranks_text(records)} called {first.call.op} on group {first.group} after "
         f"{verb([*records], 'it', 'they')} had destroyed it"
@@ -83,14 +88,21 @@ def used_after_their_end(job: Job) -> list[Finding]:
     return [
         INVALID_ARGUMENT.finding(
             message,
-            severity=Severity.WARNING,
-            group=job.group(min(records), first.group),
+            severity=Severity.ERROR if any(failed_in(job, rank, group) for rank in job.failures) else Severity.WARNING,
+            group=group,
             sequence=first.sequence or None,
             ranks=records,
             culprits=() if len(records) == len(job.traces) > 1 else records,
             sides=tuple(sides[:_SIDES]),
         )
     ]
+
+
+def failed_in(job: Job, rank: int, group: Group | None) -> bool:
+    """True if a rank failed, and its last call, which it did not complete, was one of this group."""
+    last = job.last.get(rank)
+    failed = rank in job.failures and last is not None and last.state is not State.COMPLETED
+    return failed and last is not None and group is not None and job.group(rank, last.group) == group
 
 
 def _after_the_end(trace: Trace) -> int | None:

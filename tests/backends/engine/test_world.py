@@ -208,6 +208,29 @@ def test_what_is_written_before_a_call_runs_is_an_error_whoever_comes_last() -> 
         ]
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_write_to_a_buffer_that_receives_is_a_race(late: int) -> None:
+    """Whether the message comes first, or is written over what the program wrote."""
+
+    def program(comm: Comm) -> None:
+        if comm.rank == 0:
+            if late:
+                comm.recv(ones(), 1)
+            comm.send(ones(), 1)
+            return
+        array = ones()
+        taken = comm.irecv(array, 0)
+        array += 1
+        asked = comm.isend(ones(), 0) if late else None
+        taken.wait()
+        array += 1
+        if asked is not None:
+            asked.wait()
+
+    outcome = simulate(program, 2)
+    assert [(one.code, one.severity.value, one.culprits) for one in outcome.findings] == [("SC502", "warning", (1,))]
+
+
 def test_a_result_may_be_overwritten_once_the_call_was_waited_for() -> None:
     def program(comm: Comm) -> None:
         array = ones()

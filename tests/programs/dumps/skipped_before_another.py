@@ -1,4 +1,4 @@
-# expect: SC101 culprits=1
+# expect: SC202 culprits=1 parted=12
 """One rank leaves out a call, and meets the others in its next one, where all of them stay."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: SC202 culprits=1 code=lines
+# expect: SC202 culprits=1 code=lines parted=12
 """One rank leaves out the sum of a metric in the middle; from there on it is a call ahead, and nothing breaks."""
 
 import torch

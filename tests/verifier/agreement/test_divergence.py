@@ -240,7 +240,7 @@ def test_calls_of_one_helper_come_apart_by_their_callers() -> None:
     programs = ["abcabcabcD", "abcabcabcD", "abcaabcabc"]
     report = judge([helped(program, rank, 3) for rank, program in enumerate(programs)])
     assert said(report) == [("SC102", 5)]
-    assert "utils.py:6 in mean from train.py:98 in line_98" in apart_text(report.findings[0])
+    assert "train.py:98 in line_98 into utils.py:6 in mean" in apart_text(report.findings[0])
 
 
 def test_ranks_that_come_to_a_helper_by_ways_of_their_own_have_not_come_apart() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcoll.core.record import Source
-from simcoll.verifier.findings.describe import advice_of, frames_shown, stack_text
+from simcoll.verifier.findings.describe import advice_of, frames_shown, leading, stack_text
 from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import RULES
 
@@ -27,40 +27,49 @@ def shown(*sources: Source) -> list[list[int]]:
     return [[one.frame.line for one in frames_shown(both, source)] for source in sources]
 
 
-def test_callers_are_shown_up_to_the_first_that_differs() -> None:
-    assert shown(called(7, 9), called(7, 12)) == [[7, 9], [7, 12]]
-    assert shown(called(7, 9), called(8, 9)) == [[7], [8]]
-    assert shown(called(7), called(7, 9)) == [[7, 40], [7, 9]]
+def test_the_caller_that_differs_leads_to_a_helpers_line() -> None:
+    assert shown(called(7, 9), called(7, 12)) == [[9, 7, 6], [12, 7, 6]]
+    assert shown(called(7, 9), called(8, 9)) == [[7, 6], [8, 6]]
+    assert shown(called(7), called(7, 9)) == [[40, 7, 6], [9, 7, 6]]
+    one = called(7, 9)
+    assert stack_text(sides(one, called(8, 9)), one) == "train.py:7 in step into utils.py:6 in mean"
+    assert leading(sides(one, called(8, 9)), one).line == 7
+
+
+def test_a_package_never_leads_to_a_line_of_the_user() -> None:
+    file = "/usr/lib/python3/site-packages/fit.py"
+    one, other = called(7, file=file), called(8, file=file)
+    assert [(shown.how, shown.frame.line) for shown in frames_shown(sides(one, other), one)] == [("at", 6), ("from", 7)]
 
 
 def test_lines_that_tell_the_sides_apart_stand_alone_in_their_own_file() -> None:
     one, other = called(7, file=LINE.file), replace(called(9, file=LINE.file), line=8)
-    assert shown(*(replace(source, callers=source.callers[:1]) for source in (one, other))) == [[], []]
+    assert shown(*(replace(source, callers=source.callers[:1]) for source in (one, other))) == [[6], [8]]
 
 
 def test_a_helpers_line_is_shown_with_the_caller_in_another_file() -> None:
-    assert shown(called(7), replace(called(9), line=8)) == [[7], [9]]
-    assert shown(called(7), called(7)) == [[7], [7]]
-    assert shown(called(7), LINE) == [[7], []]
+    assert shown(called(7), replace(called(9), line=8)) == [[6, 7], [8, 9]]
+    assert shown(called(7), called(7)) == [[6, 7], [6, 7]]
+    assert shown(called(7), LINE) == [[6, 7], [6]]
     inside = Source(LINE.file, 30, "mean_of_all", "mean(t)")
-    assert shown(*[replace(LINE, callers=(inside, *called(7).callers))] * 2) == [[30, 7], [30, 7]]
+    assert shown(*[replace(LINE, callers=(inside, *called(7).callers))] * 2) == [[6, 30, 7], [6, 30, 7]]
 
 
 def test_a_line_that_stands_alone_is_shown_with_its_caller() -> None:
-    assert shown(called(7)) == [[7]]
-    assert shown(replace(LINE, callers=(replace(MAIN, function="<module>"),))) == [[40]]
-    assert shown(replace(LINE, callers=(Source(LINE.file, 40, "step", "mean(x)"),))) == [[40]]
+    assert shown(called(7)) == [[6, 7]]
+    assert shown(replace(LINE, callers=(replace(MAIN, function="<module>"),))) == [[6, 40]]
+    assert shown(replace(LINE, callers=(Source(LINE.file, 40, "step", "mean(x)"),))) == [[6, 40]]
     outermost = Source(LINE.file, 40, "<module>", "mean(x)")
-    assert shown(replace(LINE, callers=(outermost,))) == [[]]
-    assert shown(replace(LINE, callers=(outermost, Source("launcher.py", 9, "main")))) == [[]]
-    assert shown(replace(outermost, callers=(Source("launcher.py", 9, "<module>"),))) == [[]]
+    assert shown(replace(LINE, callers=(outermost,))) == [[6]]
+    assert shown(replace(LINE, callers=(outermost, Source("launcher.py", 9, "main")))) == [[6]]
+    assert shown(replace(outermost, callers=(Source("launcher.py", 9, "<module>"),))) == [[40]]
 
 
 def test_packages_tell_apart_what_one_line_of_the_user_called() -> None:
     fit, save, loop = (Source("fit.py", line, name) for line, name in ((1, "fit"), (2, "save"), (3, "loop")))
     one, other = replace(called(7), through=(save, fit)), replace(called(7), through=(loop, fit))
     assert stack_text(sides(one, other), one).endswith("step()") is False
-    assert [shown.how for shown in frames_shown(sides(one, other), one)] == ["through", "through"]
+    assert [shown.how for shown in frames_shown(sides(one, other), one)] == ["at", "through", "through"]
     assert stack_text(sides(one, other), one) == "utils.py:6 in mean through fit.py:1 in fit through fit.py:2 in save"
 
 

@@ -40,3 +40,19 @@ def test_calls_before_the_end_or_on_a_group_made_anew_are_right() -> None:
     assert judged(destroyed("1", 40)).findings == ()
     assert judged(destroyed("0", 20)).findings == ()
     assert judged(destroyed("1", 20), Event("creating", 25, {})).findings == ()
+
+
+def lost(*events: Event) -> Report:
+    """Rank 1 fails in a call of group 1 because the connection is closed."""
+    first, second = (
+        Record("1", number, SUM, Source("train.py", number, "step"), state, scheduled_ns=at, finished_ns=at + 1)
+        for number, at, state in ((1, 10, State.COMPLETED), (2, 30, State.FAILED))
+    )
+    closed = Event("exception", 31, {"type": "RuntimeError", "message": "Connection closed by peer"})
+    left = trace_of(0, 2, GROUPS, [first, second], mode="record", events=[*events])
+    return judge([left, trace_of(1, 2, GROUPS, [first, second], mode="record", events=[closed])])
+
+
+def test_who_used_the_group_that_it_had_destroyed_is_named_where_others_lost_it() -> None:
+    [finding] = lost(destroyed("1", 20)).findings
+    assert (finding.code, finding.severity, finding.culprits) == ("SC601", Severity.ERROR, (0,))
