@@ -141,7 +141,7 @@ def _report(
             remove_unused(path)
     answer = None if nodes is None else nodes.hand_over()
     remarks = [] if nodes is None else _take_over(nodes, monitor, folder, end, since_ns)
-    launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
+    launches = [launch] if alone else _all_nodes(folder, launch, since_ns, 0.0 if remarks else _OTHER_NODES_SECONDS)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
     if not alone and end != JobEnd(0, None):
@@ -199,9 +199,9 @@ def _changed_ns(path: Path) -> int:
         return -1
 
 
-def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int) -> list[LaunchAccount]:
+def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int, seconds: float) -> list[LaunchAccount]:
     """The accounts of all nodes that share the folder, once their ranks have ended too, or after a moment."""
-    deadline = time.monotonic() + _OTHER_NODES_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         found = map(read_launch, _fresh(folder, LAUNCH_PATTERN, since_ns))
         launches = [launch for launch in found if launch.ranks] or [own]

@@ -162,11 +162,18 @@ class Staging:
         self._digests: dict[FileKey, list[str]] = {}
 
     def take(self, files: Iterable[Listed], ranks: Iterable[int]) -> list[Listed]:
-        """The listed files that node 0 takes: those of ``ranks``, within the limits; raises :class:`WireError`."""
+        """The listed files that node 0 takes: those of ``ranks``, within the limits; raises :class:`WireError`.
+
+        Copies of others are removed.
+        """
         files, allowed = list(files), set(ranks)
         if len(files) > MOST_FILES or sum(file.size for file in files) > MOST_NODE_BYTES:
             raise WireError(f"the files are more than {MOST_FILES}, or {MOST_NODE_BYTES >> 30} GiB")
-        return [file for file in files if file.key.kind in ACCOUNTS or file.key.rank in allowed]
+        taken = [file for file in files if file.key.kind in ACCOUNTS or file.key.rank in allowed]
+        for key in self._digests.keys() - {file.key for file in taken}:
+            self._path(key).unlink(missing_ok=True)
+            del self._digests[key]
+        return taken
 
     def lacking(self, file: Listed) -> list[int]:
         """The numbers of the chunks that are still to be taken; raises OSError."""

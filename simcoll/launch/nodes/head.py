@@ -19,7 +19,7 @@ from simcoll.blackbox.accounts import LaunchAccount, launch_of, read_launch, sta
 from simcoll.core.io import printable
 from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Stall
-from simcoll.launch.nodes.files import MOST_FILES, FileKey, Listed, Staging
+from simcoll.launch.nodes.files import MOST_FILES, Listed, Staging
 from simcoll.launch.nodes.summary import Summary
 from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, Link, WireError
 
@@ -50,7 +50,6 @@ class Node:
     staging: Staging
     host: str = ""
     summary: Summary = field(default_factory=Summary)
-    account: bytes = b""
     launch: LaunchAccount = field(default_factory=LaunchAccount)
     heard: float = 0.0
     link: Link | None = None
@@ -187,7 +186,11 @@ class Head:
         return not node.here and waited > LOST_SECONDS
 
     def _adopted(self, node: Node) -> str:
-        """Move a node's records to the folder; what is to be said of one whose last records did not come."""
+        """Move a node's records to the folder; what is to be said of one whose last records did not come.
+
+        Without records its account is not moved either: a rank that was started and has none passes for one that made
+        no call.
+        """
         problem = node.problem
         if node.taken:
             try:
@@ -195,10 +198,6 @@ class Head:
                     node.staging.adopt(self._folder, self._ranks(node))
             except OSError as error:
                 problem = f"they cannot be kept: {error.strerror}"
-        account = self._folder / FileKey("launch").name(node.number)
-        if node.account and not account.exists():
-            with contextlib.suppress(OSError):
-                account.write_bytes(node.account)
         return "" if node.kept and not problem else _lack(node, problem)
 
     def launches(self) -> list[LaunchAccount]:
@@ -309,7 +308,7 @@ class Head:
         with self._changed:
             node.summary, node.heard = summary, time.monotonic()
             if account is not None:
-                node.account, node.launch = account, launch_of(account)
+                node.launch = launch_of(account)
             self._changed.notify_all()
 
     def _ranks(self, node: Node) -> set[int]:
@@ -328,7 +327,7 @@ class Head:
             self._changed.notify_all()
 
     def _take(self, node: Node, link: Link) -> None:
-        """Take what has changed of a node's files. What cannot be kept here is said in the end."""
+        """Take what has changed of a node's files; all of them, or none. What cannot be kept is said in the end."""
         try:
             listed = link.ask({"do": "files"}).words.get("files")
             if not isinstance(listed, list) or len(listed) > MOST_FILES:
@@ -340,11 +339,11 @@ class Head:
                         break
                     node.staging.put(file.key, number, said.inflated(CHUNK))
                     node.heard = time.monotonic()
-            node.problem = ""
+            node.taken, node.problem = True, ""
         except OSError as error:
+            node.staging.clear()
+            node.taken = False
             node.problem = f"they cannot be kept: {error.strerror}"
-        with self._changed:
-            node.taken = True
 
 
 def _lack(node: Node, problem: str) -> str:

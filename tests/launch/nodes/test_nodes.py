@@ -18,6 +18,10 @@ from typing import Any
 
 import pytest
 
+from simcoll.blackbox.table import KnownEntries
+from simcoll.blackbox.tail import BoxTail
+from simcoll.launch.nodes.head import SUMMARY_SECONDS
+
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
 pytest.importorskip("torch")
 
@@ -31,6 +35,8 @@ rank = dist.get_rank()
 for _ in range(3):
     dist.all_reduce(torch.ones(4))
 """
+
+ALL = "dist.all_reduce(torch.ones(4))"
 
 LATE = """
 def evaluate():
@@ -106,3 +112,141 @@ def test_a_clean_job_makes_one_report(two_hosts: list[str], tmp_path: Path) -> N
     names = {path.name for path in (tmp_path / "out0").iterdir()}
     assert {f"rank{rank:05d}.simcoll" for rank in range(4)} <= names
     assert not [path for out in ("out0", "out1") for path in (tmp_path / out).glob(".simcoll-nodes*")]
+
+
+def findings(report: dict[str, Any]) -> Any:
+    """What a report finds, without times and process numbers."""
+    return [
+        (one["code"], one["ranks"], one["culprits"], one["sequence"], [side["source"] for side in one["sides"]])
+        for one in report["findings"]
+    ]
+
+
+def test_four_nodes_find_what_one_folder_shows(four_hosts: list[str], tmp_path: Path) -> None:
+    """A rank of the last node does not come: the job is ended on all nodes, and its line is in the report of node 0."""
+    found = {}
+    for way in ("apart", "shared"):
+        outs = dict.fromkeys(range(4), tmp_path / "one") if way == "shared" else None
+        with started(four_hosts, tmp_path, LATE, "--stall=4", outs=outs) as job:
+            ends = job.ends()
+        assert [code for code, _ in ends] == [3] * 4, ends
+        report = json.loads((tmp_path / ("one" if outs else "out0") / "report.json").read_text())
+        found[way] = findings(report), {rank["rank"]: rank["state"] for rank in report["ranks"]}, report["notes"]
+        place = report["findings"][0]["sides"][-1]["source"][0]
+        assert (place["function"], place["code"]) == ("evaluate", "threading.Event().wait(600)")
+        assert "the report on all ranks is that of node 0" in ends[3][1]
+    assert found["apart"] == found["shared"]
+    assert [(code, culprits) for code, _, culprits, *_ in found["apart"][0]] == [("SC201", [3])]
+
+
+def test_a_deadlock_across_nodes_is_proved(two_hosts: list[str], tmp_path: Path) -> None:
+    body = """
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    dist.all_reduce(torch.ones(1), group=groups[rank])
+    dist.all_reduce(torch.ones(1), group=groups[1 - rank])
+    """
+    with started(two_hosts, tmp_path, body, "--mode=record", "--stall=3") as job:
+        ends = job.ends()
+    assert [code for code, _ in ends] == [3, 3], ends
+    assert [one["code"] for one in job.report()["findings"]] == ["SC204"]
+
+
+WAIT = """
+here = os.environ["HERE"]
+open(os.path.join(here, f"ready{rank}"), "w").close()
+while not os.path.exists(os.path.join(here, "go")):
+    time.sleep(0.05)
+"""
+
+
+def test_a_node_that_is_killed_costs_its_own_records_only(two_hosts: list[str], tmp_path: Path) -> None:
+    """It was in the call in which the other rank fails: that rank is not told to be late."""
+    with started(
+        two_hosts, tmp_path, "if rank == 0:" + textwrap.indent(WAIT, "    ") + "\n" + ALL, "--mode=record"
+    ) as job:
+        job.await_files("ready0")
+        # Node 0 asks once a second: it has heard of the rank when its box has the call.
+        heard_of(tmp_path / "out1" / "rank00001.simcoll", records=4)
+        time.sleep(2 * SUMMARY_SECONDS)
+        kill_all(job.commands[1].pid)
+        job.go("go")
+        said = job.commands[0].communicate(timeout=100)[0]
+    assert job.commands[0].returncode == 3, said
+    report = job.report()
+    [finding] = report["findings"]
+    assert (finding["code"], finding["ranks"], finding["culprits"]) == ("SC701", [0], []), said
+    [note] = [note for note in report["notes"] if note.startswith("node 1 (")]
+    assert ", rank 1) was lost, its records did not come" in note
+    assert "rank 1 started all_reduce (collective 4 of group 0)" in note
+
+
+def test_hosts_that_lose_each_other_report_on_their_own_ranks(two_hosts: list[str], tmp_path: Path) -> None:
+    body = (
+        "group = dist.new_group(timeout=timedelta(seconds=5))\n" + WAIT + "dist.all_reduce(torch.ones(4), group=group)"
+    )
+    with started(two_hosts, tmp_path, body, "--mode=record") as job:
+        job.await_files("ready0", "ready1")
+        subprocess.run(["ip", "-n", two_hosts[1], "link", "set", "scwire", "down"], check=True)
+        job.go("go")
+        ends = job.ends()
+    assert [code for code, _ in ends] == [3, 3], ends
+    assert "node 0 did not answer at 10.99.0.1 port" in ends[1][1]
+    for host in (0, 1):
+        report = job.report(host)
+        assert [one["code"] for one in report["findings"]] == ["SC701"], report
+        assert report["advice"]["cause"] == "network"
+    assert any("rank 1) was lost, its records did not come" in note for note in job.report()["notes"])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=7m", "tmpfs", folder], check=False)
+    if mounted.returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_full_disk_costs_what_does_not_fit(two_hosts: list[str], tmp_path: Path, small_disk: Path, full: int) -> None:
+    body = f"""
+    if rank == {full}:
+        with open({str(small_disk / "filler")!r}, "wb", buffering=0) as file:
+            try:
+                while file.write(bytes(4096)):
+                    pass
+            except OSError:
+                pass
+    dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
+    """
+    with started(two_hosts, tmp_path, body, outs={full: small_disk}) as job:
+        ends = job.ends()
+    assert [code for code, _ in ends] == [3, 3], ends
+    said = ends[0][1]
+    assert "SC104 reduce-op-mismatch" in said
+    assert "rank 0 reduces with sum, rank 1 reduces with max" in said
+    assert ("its records did not come: they cannot be kept: No space left on device" in " ".join(said.split())) == (
+        full == 0
+    )
+
+
+def heard_of(path: Path, records: int) -> None:
+    """Wait until a black box has so many records."""
+    tail = BoxTail(path, 8, KnownEntries())
+    deadline = time.monotonic() + 60
+    while tail.newest < records:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        tail.look()
+
+
+def kill_all(pid: int) -> None:
+    """Kill a process and all that it has started, as a node that loses its power does."""
+    os.kill(pid, signal.SIGSTOP)
+    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for child in map(int, below):
+        kill_all(child)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
