@@ -115,9 +115,12 @@ def test_a_clean_job_makes_one_report(two_hosts: list[str], tmp_path: Path) -> N
 
 
 def findings(report: dict[str, Any]) -> Any:
-    """What a report finds, without times and process numbers."""
+    """What a report finds, without times, and without which of the ranks that do the same came first."""
     return [
-        (one["code"], one["ranks"], one["culprits"], one["sequence"], [side["source"] for side in one["sides"]])
+        (
+            *(one[name] for name in ("code", "ranks", "culprits", "sequence")),
+            [(side["ranks"], side["note"], side["source"][0]["line"]) for side in one["sides"]],
+        )
         for one in report["findings"]
     ]
 
@@ -131,7 +134,7 @@ def test_four_nodes_find_what_one_folder_shows(four_hosts: list[str], tmp_path: 
             ends = job.ends()
         assert [code for code, _ in ends] == [3] * 4, ends
         report = json.loads((tmp_path / ("one" if outs else "out0") / "report.json").read_text())
-        found[way] = findings(report), {rank["rank"]: rank["state"] for rank in report["ranks"]}, report["notes"]
+        found[way] = findings(report), [rank["rank"] for rank in report["ranks"]], report["notes"]
         place = report["findings"][0]["sides"][-1]["source"][0]
         assert (place["function"], place["code"]) == ("evaluate", "threading.Event().wait(600)")
         assert "the report on all ranks is that of node 0" in ends[3][1]
