@@ -314,11 +314,14 @@ def ranks(tmp_path: Path, store_port: int) -> Ranks:
     return Ranks(tmp_path, store_port)
 
 
-@pytest.fixture
-def two_hosts() -> Iterator[list[str]]:
-    """Two network namespaces with one wire between them; the loopback address and Unix sockets are each one's own."""
+@contextlib.contextmanager
+def hosts(count: int) -> Iterator[list[str]]:
+    """Network namespaces on one bridge; the loopback address and Unix sockets are each one's own.
+
+    Each has an interface ``scwire`` with the address 10.99.0.1, 10.99.0.2, ...; the first holds the bridge.
+    """
     tool = shutil.which("ip") or ""
-    names = [f"simcoll{os.getpid()}{side}" for side in "ab"]
+    names = [f"simcoll{os.getpid()}n{number}" for number in range(count)]
 
     def ip(*arguments: str) -> None:
         subprocess.run([tool, *arguments], check=True, capture_output=True, text=True)
@@ -328,9 +331,16 @@ def two_hosts() -> Iterator[list[str]]:
     try:
         for name in names:
             ip("netns", "add", name)
-        ip("link", "add", "scwire", "netns", names[0], "type", "veth", "peer", "name", "scwire", "netns", names[1])
-        for number, name in enumerate(names, 1):
             ip("-n", name, "link", "set", "lo", "up")
+        first = names[0]
+        if count == 2:
+            ip("link", "add", "scwire", "netns", first, "type", "veth", "peer", "name", "scwire", "netns", names[1])
+        else:
+            ip("-n", first, "link", "add", "scwire", "type", "bridge")
+            for number, name in enumerate(names[1:], 1):
+                ip("link", "add", f"port{number}", "netns", first, "type", "veth", "peer", "scwire", "netns", name)
+                ip("-n", first, "link", "set", f"port{number}", "master", "scwire", "up")
+        for number, name in enumerate(names, 1):
             ip("-n", name, "link", "set", "scwire", "up")
             ip("-n", name, "address", "add", f"10.99.0.{number}/24", "dev", "scwire")
             ip("-n", name, "address", "add", f"fd99::{number}/64", "dev", "scwire", "nodad")
@@ -340,3 +350,17 @@ def two_hosts() -> Iterator[list[str]]:
     finally:
         for name in names:
             subprocess.run([tool, "netns", "delete", name], check=False, capture_output=True)
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[list[str]]:
+    """Two network namespaces; see :func:`hosts`."""
+    with hosts(2) as names:
+        yield names
+
+
+@pytest.fixture
+def four_hosts() -> Iterator[list[str]]:
+    """Four network namespaces; see :func:`hosts`."""
+    with hosts(4) as names:
+        yield names

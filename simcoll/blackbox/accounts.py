@@ -65,9 +65,17 @@ def read_launch(path: Path) -> LaunchAccount:
     """Read what :mod:`simcoll.launch.agent` wrote; an empty account where the file is missing or not one."""
     try:
         with open_at_once(path) as file:
-            document = json.loads(file.read(_LAUNCH_LIMIT))
+            return launch_of(file.read(_LAUNCH_LIMIT))
+    except OSError:
+        return LaunchAccount()
+
+
+def launch_of(text: bytes) -> LaunchAccount:
+    """The account in a file's text; an empty one where it is none."""
+    try:
+        document = json.loads(text)
         ranks = [_rank(entry) for entry in document["ranks"]]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return LaunchAccount()
     error, interrupted = document.get("error"), document.get("interrupted")
     return LaunchAccount(
@@ -102,6 +110,11 @@ def _rank(entry: dict[str, object]) -> LaunchedRank:
 
 def write_stall(path: Path, stall: Stall) -> None:
     """Write one node's account; raises OSError."""
+    write_whole(path, stall_text(stall))
+
+
+def stall_text(stall: Stall) -> str:
+    """An account as it is written."""
     document = {
         "schema": STALL_SCHEMA,
         "since_ns": stall.since_ns,
@@ -113,14 +126,22 @@ def write_stall(path: Path, stall: Stall) -> None:
         "connecting": sorted(stall.connecting),
         "places": {str(rank): source_document(place) for rank, place in sorted(stall.places.items())},
     }
-    write_whole(path, json.dumps(document) + "\n")
+    return json.dumps(document) + "\n"
 
 
 def read_stall(path: Path) -> Stall | None:
     """Read what :func:`write_stall` wrote; None where the file is missing or is no such account."""
     try:
         with open_at_once(path) as file:
-            document = json.loads(file.read(_STALL_LIMIT))
+            return stall_of(file.read(_STALL_LIMIT))
+    except OSError:
+        return None
+
+
+def stall_of(text: bytes) -> Stall | None:
+    """The account in a file's text; None where it is none."""
+    try:
+        document = json.loads(text)
         if document["schema"] != STALL_SCHEMA:
             return None
         return Stall(
@@ -133,7 +154,7 @@ def read_stall(path: Path) -> Stall | None:
             connecting=frozenset(map(_whole, document.get("connecting", ()))),
             over=document["over"] is True,
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from simcoll.blackbox import BlackBox, read_black_box
 from simcoll.blackbox import format as layout
@@ -15,6 +15,9 @@ from simcoll.errors import UnreadableError
 from simcoll.verifier.flight_recorder import Dump, looks_like_dump, read_dump
 
 RecordFile: TypeAlias = "BlackBox | Dump"
+
+DUMPS: Final = "flight_recorder_rank_"
+"""The prefix of the names of torch's dumps in the folder of a job; torch appends the rank."""
 
 _HEAD = 4096
 _KEYS = (b"entries", b"pg_config", b"pg_status", b"version")

@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, LaunchAccount, read_launch, read_stalls
-from simcoll.blackbox.file_kinds import is_record_file
+from simcoll.blackbox.file_kinds import DUMPS, is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import RunRecords, dumps_beside, files_of, gather, matching
 from simcoll.blackbox.host_files import HOST_PATTERN, fact_files, job_facts, write_host
@@ -24,9 +25,10 @@ from simcoll.core.trace import Stall
 from simcoll.errors import BAD_INPUT, CANNOT_START, OK
 from simcoll.launch.host_watch import HostWatch
 from simcoll.launch.monitor import Monitor
+from simcoll.launch.nodes.exchange import Exchange
 from simcoll.launch.preconditions import PreconditionError, check_request, prepare_folder
 from simcoll.launch.restarts import BY_CAUSE
-from simcoll.launch.supervisor import DUMPS, JobEnd, run_job, with_dumps_in
+from simcoll.launch.supervisor import JobEnd, run_job, with_dumps_in
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest, RunUsageError, split
 from simcoll.recorder.store_hint import OWN_RANKS
 from simcoll.verifier.exit_code import exit_code
@@ -40,6 +42,8 @@ _BEGINNING_BYTES = 4096
 _OTHER_HOST_GRACE_NS = 300 * 10**9
 _OTHER_NODES_SECONDS = 5.0
 _OTHER_HOSTS_SECONDS = 2.0
+_JUDGING_SECONDS = 15.0
+"""Beyond the time after which a job that stands is ended: to take the records of other nodes, and to judge them."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -86,9 +90,39 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     if request.restart_by_cause:
         environment[BY_CAUSE] = "1"
     watch = HostWatch()
-    monitor = Monitor(folder, result, since_ns, request.stall, output.warn)
-    end = run_job(command, with_dumps_in(folder, environment), sys.stderr.fileno() if output.json else None, monitor)
-    _keep_facts(host, watch, end)
+    with _nodes(alone, folder) as nodes:
+        monitor = Monitor(folder, result, since_ns, request.stall, output.warn, nodes=nodes)
+        if nodes is not None:
+            nodes.watch(result, since_ns, monitor.own_stall)
+            environment |= nodes.variables()
+        stdout = sys.stderr.fileno() if output.json else None
+        end = run_job(command, with_dumps_in(folder, environment), stdout, monitor)
+        _keep_facts(host, watch, end)
+        return _report(request, folder, output, result, since_ns, monitor, end)
+
+
+@contextlib.contextmanager
+def _nodes(alone: bool, folder: Path) -> Iterator[Exchange | None]:
+    """The exchange with nodes that may not share the folder; None where there are none."""
+    nodes = None if alone else Exchange.begun(folder)
+    try:
+        yield nodes
+    finally:
+        if nodes is not None:
+            nodes.close()
+
+
+def _report(
+    request: RunRequest,
+    folder: Path,
+    output: Output,
+    result: Path,
+    since_ns: int,
+    monitor: Monitor,
+    end: JobEnd,
+) -> int:
+    """Report on a job whose ranks have ended on this node: with the records of other nodes, or to node 0."""
+    nodes, alone = monitor.nodes, request.nodes in ("1", "1:1")
     launch = read_launch(result)
     if not launch.ranks and end == JobEnd(0, None):
         # The job must not fail for a report that cannot be written.
@@ -106,19 +140,44 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
         (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)
         for path in folder.glob(f"rank{rank.rank:05d}*{DUMP_SUFFIX}"):
             remove_unused(path)
-    launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
+    answer = None if nodes is None else nodes.hand_over()
+    remarks = [] if nodes is None else _take_over(nodes, monitor, folder, end, since_ns)
+    launches = [launch] if alone else _all_nodes(folder, launch, since_ns, 0.0 if remarks else _OTHER_NODES_SECONDS)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
     if not alone and end != JobEnd(0, None):
         _await_facts(folder, len(launches), since_ns)
     facts = job_facts(records.traces, launches, _fresh_facts(folder, since_ns))
-    if launch.node != 0 and len(records.traces) == launch.world_size:
-        # Another node sees the same files and reports on them all.
-        report = judge(records.traces, records.outcome, stall, facts)
-        output.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
-        return exit_code(report, strict=request.strict) or (OK if end.exit_code == 0 else CANNOT_START)
     report = judge(records.traces, records.outcome, stall, facts)
+    code = exit_code(report, strict=request.strict)
+    if launch.node != 0 and (answer is not None or len(records.traces) == launch.world_size):
+        # Node 0 has the same files and reports on them all.
+        place, code = (str(folder), code) if answer is None else (answer.place, answer.code or code)
+        output.say(report, f"simcoll: the report on all ranks is that of node 0, in {place}")
+        return code or (OK if end.exit_code == 0 else CANNOT_START)
+    if nodes is not None:
+        report = replace(report, notes=(*report.notes, *remarks))
+        nodes.conclude(code)
+        if why := nodes.unreachable():
+            output.warn(why)
     return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
+
+
+def _take_over(nodes: Exchange, monitor: Monitor, folder: Path, end: JobEnd, since_ns: int) -> list[str]:
+    """At node 0: wait for the records of nodes that do not share the folder; what is to be said of those that lack."""
+
+    def accounts() -> list[LaunchAccount]:
+        found = map(read_launch, _fresh(folder, LAUNCH_PATTERN, since_ns))
+        return [account for account in found if account.ranks]
+
+    patience = monitor.patience if monitor.seconds is None else monitor.seconds
+    running = (
+        _OTHER_NODES_SECONDS if end.signal is not None or monitor.stall is not None else patience + _JUDGING_SECONDS
+    )
+    remarks = nodes.take_over(monitor.look, running, lambda: {account.node for account in accounts()})
+    for account in nodes.launches():
+        monitor.ended(account)
+    return remarks
 
 
 def _keep_facts(path: Path, watch: HostWatch, end: JobEnd) -> None:
@@ -141,9 +200,9 @@ def _changed_ns(path: Path) -> int:
         return -1
 
 
-def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int) -> list[LaunchAccount]:
+def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int, seconds: float) -> list[LaunchAccount]:
     """The accounts of all nodes that share the folder, once their ranks have ended too, or after a moment."""
-    deadline = time.monotonic() + _OTHER_NODES_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         found = map(read_launch, _fresh(folder, LAUNCH_PATTERN, since_ns))
         launches = [launch for launch in found if launch.ranks] or [own]

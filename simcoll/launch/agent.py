@@ -32,6 +32,7 @@ from simcoll.autoload import autoload
 from simcoll.blackbox.accounts import LAUNCH_SCHEMA
 from simcoll.core.io import printable
 from simcoll.core.process import signal_name
+from simcoll.launch.nodes.meeting import Greeter, from_variable
 
 if TYPE_CHECKING:
     from simcoll.launch.restarts import RestartByCause
@@ -155,10 +156,13 @@ class Ledger:
 _RUNNING: dict[str, Any] = {"exit_code": None, "signal": None, "ended_ns": 0, "stopped": False, "message": ""}
 
 
-def observed_agent(ledger: Ledger, restarts: RestartByCause | None = None) -> type[LocalElasticAgent]:
+def observed_agent(
+    ledger: Ledger, restarts: RestartByCause | None = None, greeter: Greeter | None = None
+) -> type[LocalElasticAgent]:
     """The agent of torch, which also tells the ledger when it starts and when it ends its workers.
 
-    Before it restarts workers that failed, it asks ``restarts``, where that is given.
+    Before it restarts workers that failed, it asks ``restarts``; in the store of its rendezvous ``greeter`` meets those
+    of other nodes: where they are given.
     """
 
     class ObservedAgent(LocalElasticAgent):
@@ -175,7 +179,17 @@ def observed_agent(ledger: Ledger, restarts: RestartByCause | None = None) -> ty
                     restarts.begin()
             return result
 
+        def _assign_worker_ranks(self, store: Any, group_rank: int, *others: Any, **more: Any) -> list[Any]:
+            if greeter is not None and group_rank == 0:
+                # The other nodes wait here for what this one assigns.
+                greeter.is_node_0(store)
+            workers: list[Any] = super()._assign_worker_ranks(store, group_rank, *others, **more)
+            return workers
+
         def _start_workers(self, worker_group: Any) -> dict[int, Any]:
+            nodes = worker_group.group_world_size
+            if greeter is not None and nodes > 1:
+                greeter.meet(worker_group.store, worker_group.group_rank, nodes, worker_group.master_addr)
             pids: dict[int, Any] = super()._start_workers(worker_group)
             workers = [
                 {"rank": worker.global_rank, "local_rank": worker.local_rank, "pid": pids[worker.local_rank]}
@@ -215,7 +229,12 @@ def _exit_codes(context: Any) -> dict[int, int]:
     return {rank: code for rank, code in codes.items() if code is not None}
 
 
-def launch(ledger: Ledger, arguments: list[str], restarts: RestartByCause | None = None) -> int:
+def launch(
+    ledger: Ledger,
+    arguments: list[str],
+    restarts: RestartByCause | None = None,
+    greeter: Greeter | None = None,
+) -> int:
     """Run a job to its end; 0 if every rank of this node returned zero, 2 for wrong arguments, else 1."""
     try:
         options = _parser().parse_args(arguments)
@@ -224,7 +243,7 @@ def launch(ledger: Ledger, arguments: list[str], restarts: RestartByCause | None
         if options.run_path and options.start_method == "fork":
             # These ranks never import torch anew, so that its hook does not run in them.
             autoload()
-        setattr(api, "LocalElasticAgent", observed_agent(ledger, restarts))  # noqa: B010
+        setattr(api, "LocalElasticAgent", observed_agent(ledger, restarts, greeter))  # noqa: B010
         record(torchrun.run)(options)
     except ChildFailedError as error:
         ledger.failed(error.failures)
@@ -294,7 +313,9 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
     # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
     os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
-    return launch(Ledger(Path(result)), torchrun_arguments, _restarts(Path(out)))
+    door = from_variable(os.environ)
+    greeter = None if door is None else Greeter(Path(out), door)
+    return launch(Ledger(Path(result)), torchrun_arguments, _restarts(Path(out)), greeter)
 
 
 def _restarts(folder: Path) -> RestartByCause | None:

@@ -14,18 +14,20 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from simcoll.blackbox import BlackBox
-from simcoll.blackbox.accounts import LaunchAccount, read_launch, write_stall
+from simcoll.blackbox.accounts import LaunchAccount, read_launch, together, write_stall
 from simcoll.blackbox.gather import files_of, gather
 from simcoll.blackbox.reader import last_activity
 from simcoll.blackbox.stacks import Stack, ask, await_stacks, read_stacks, stack_path
 from simcoll.core.process import stat_fields
 from simcoll.core.source_roots import Roots
-from simcoll.core.trace import Stall
+from simcoll.core.trace import Stall, Trace
+from simcoll.launch.nodes.exchange import Exchange
+from simcoll.launch.nodes.head import Others
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.postmortem import standstill
 
@@ -51,6 +53,7 @@ class Monitor:
     """Looks at one job repeatedly. ``seconds`` is the value of ``--stall``; ``say`` takes a line for the user.
 
     ``patience`` is the time after which a job is ended that is proved never to go on, where ``--stall`` is not given.
+    ``nodes`` tells of nodes whose ranks do not record in ``folder``: their moves count, and node 0 judges all together.
     """
 
     folder: Path
@@ -59,7 +62,11 @@ class Monitor:
     seconds: float | None
     say: Callable[[str], None]
     patience: float = DEFAULT_SECONDS
+    nodes: Exchange | None = None
     stall: Stall | None = None
+    _moves: int = 0
+    _others: int = 0
+    _told: Stall | None = None
     _witnessed: Stall | None = None
     _seen: dict[Path, object] = field(default_factory=dict)
     _devices: dict[Path, int] = field(default_factory=dict)
@@ -72,17 +79,26 @@ class Monitor:
     def look(self) -> bool:
         """True if the job is to be ended now; ``stall`` then has the reason."""
         now = time.monotonic()
-        if self._has_moved():
+        moved = self._has_moved()
+        if self.nodes is not None and self.nodes.ended:
+            self._keep(self._told or Stall(self._moved_ns, time.time_ns()))
+            return True
+        if moved:
             return False
         idle = self._idle()
         if not self._used:
             self._used = self._processor_seconds(read_launch(self.account))
+        if self.nodes is not None and self.nodes.led:
+            return False
         patience = self.patience if self.seconds is None else self.seconds
         if idle < patience or now - self._evaluated < min(_AGAIN_SECONDS, patience):
             return False
+        others = Others() if self.nodes is None else self.nodes.standing()
+        if others is None:
+            return False
         self._evaluated = now
         try:
-            return self._evaluate()
+            return self._evaluate(others)
         except Exception as error:
             # The job must not suffer for files that its monitor cannot read.
             self._say_once(type(error), f"this job cannot be judged while it runs: {type(error).__name__}: {error}")
@@ -90,10 +106,16 @@ class Monitor:
 
     def _has_moved(self) -> bool:
         """True if the job has moved since it was last asked: its hosts, and its devices where these run a call."""
-        if not self._changed():
+        own = self._changed()
+        self._moves += own
+        others = 0 if self.nodes is None else self.nodes.progress(self._moves)
+        if not own and others == self._others:
             return False
+        self._others = others
         self._moved, self._moved_ns = time.monotonic(), time.time_ns()
         self._used.clear()
+        if self.nodes is not None:
+            self.nodes.forget()
         return True
 
     def _idle(self) -> float:
@@ -142,11 +164,19 @@ class Monitor:
         # A rank without calls on a device counts as progress whenever its black box changes.
         return any(seen[path] != before.get(path) for path in seen.keys() - devices.keys())
 
-    def _evaluate(self) -> bool:
+    def own_stall(self) -> Stall:
+        """How this node's ranks stand, for node 0, which judges them with its own."""
         launch = read_launch(self.account)
         records = gather(files_of(self.folder), [launch], since_ns=self.since_ns, workers=0)
-        roots = {box.rank: Roots.of(box.about.get("roots")) for box in records.traces if isinstance(box, BlackBox)}
-        stall = self._stall(launch, roots)
+        self._told = self._stall(launch, _roots(records.traces))
+        return self._told
+
+    def _evaluate(self, others: Others) -> bool:
+        launch = read_launch(self.account)
+        files = [*files_of(self.folder), *others.files]
+        records = gather(files, [launch, *others.launches], since_ns=self.since_ns, workers=0)
+        own = self._stall(launch, _roots(records.traces))
+        stall = together([own, *others.stalls]) or own
         if stall.connecting and self._idle() < (self.seconds or self.patience) + _CONNECT_SECONDS:
             # These ranks are still making simcoll's connections: a wait for them proves nothing about the program.
             return False
@@ -154,12 +184,18 @@ class Monitor:
         if not proved and not any(finding.culprits for finding in findings):
             # All have come, and the call takes its time: a large transfer, or connections that are being made.
             findings = findings if self._idle() >= (self.seconds or math.inf) + _TRANSFER_SECONDS else ()
+        if self.nodes is not None:
+            self.nodes.forget()
+            if findings and not self.nodes.still_stand():
+                return False
         if findings and self._has_moved():
             # It moved while it was looked at: the finding is outdated.
             return False
         if findings and (proved or self.seconds is not None):
             # Before the job ends: the process that reports on all nodes looks for it as soon as their ranks are gone.
             self._keep(stall)
+            if self.nodes is not None:
+                self.nodes.end()
             return True
         self._witnessed = stall if findings else None
         for finding in findings:
@@ -223,6 +259,11 @@ class Monitor:
             if rank.exit_code is None and len(fields) > 14:
                 used[rank.rank] = (int(fields[11]) + int(fields[12])) / ticks
         return used
+
+
+def _roots(traces: Iterable[Trace]) -> dict[int, Roots]:
+    """Each rank's own folders of the program, by which its stack is read."""
+    return {box.rank: Roots.of(box.about.get("roots")) for box in traces if isinstance(box, BlackBox)}
 
 
 def _state(pid: int) -> str:

@@ -16,11 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Final, Protocol
 
+from simcoll.blackbox.file_kinds import DUMPS
 from simcoll.blackbox.stacks import ask_for_dump
 from simcoll.core.process import adopt_orphans, children, kill, kill_children
-
-DUMPS: Final = "flight_recorder_rank_"
-"""The prefix of the dumps' names; torch appends the rank."""
 
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """The variables that torch reads for it, newest first (``DebugInfoWriter::getWriter`` in FlightRecorder.cpp)."""

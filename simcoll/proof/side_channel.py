@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from simcoll.core.ranges import ranks_text
 from simcoll.proof.allreduce import WordChannel
@@ -92,6 +93,7 @@ _GRACE = timedelta(seconds=2)
 """The time a rank whose proof failed waits for the others to say that theirs failed too."""
 
 _POLL_SECONDS = 0.02
+_REACH_SECONDS = 5.0
 
 
 class ChannelBrokenError(Exception):
@@ -149,11 +151,13 @@ class SideChannel:
         key = f"{self._generation}/broken"
         self.close()
         try:
+            require_reachable(self._base)
             self._store.set(f"{key}/any", "")
             self._store.set(f"{key}/{self._rank}", json.dumps({**note, "waited": waited.total_seconds()}))
             absent = self._absent(key) or self._latest(key)
-        except RuntimeError:
-            # The store is gone with the process that held it: which ranks are still there is not known.
+        except (RuntimeError, OSError):
+            # The store is gone with the process that held it, or its host is out of reach: which ranks are still there
+            # is not known.
             absent = ()
         return ChannelBrokenError(absent, waited)
 
@@ -213,6 +217,16 @@ def _collect(store: DocumentStore, keys: Sequence[str], timeout: timedelta) -> d
     except RuntimeError:
         keys = [key for key in keys if store.check([key])]
     return {int(key.rpartition("/")[2]): json.loads(store.get(key)) for key in keys}
+
+
+def require_reachable(store: Store) -> None:
+    """Raise OSError where the host of a store is out of reach: torch waits for its answer for as long as TCP tries to
+    send, a quarter of an hour.
+    """
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, TCPStore):
+        socket.create_connection((store.host, store.port), _REACH_SECONDS).close()
 
 
 def own_connection(store: Store) -> Store:

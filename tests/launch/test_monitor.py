@@ -21,6 +21,7 @@ from simcoll.blackbox.writer import BlackBoxWriter
 from simcoll.core.record import Group, Source, State
 from simcoll.launch import monitor as module
 from simcoll.launch.monitor import Monitor
+from simcoll.launch.nodes.head import Others
 from simcoll.proof import side_channel
 from simcoll.spec.call import Buffer, Call
 
@@ -123,6 +124,77 @@ def test_a_rank_that_never_connects_does_not_keep_the_job(tmp_path: Path, monkey
     assert job.look_after(20)
     assert job.monitor.stall is not None
     assert job.monitor.stall.connecting == {1}
+
+
+class Nodes:
+    """The other nodes of a job as a test has them."""
+
+    def __init__(self) -> None:
+        self.moves = 0
+        self.led = self.ended = False
+        self.records: Others | None = None
+        self.told_to_end = 0
+        self.still = True
+
+    def progress(self, moves: int) -> int:
+        return self.moves
+
+    def standing(self) -> Others | None:
+        return self.records
+
+    def forget(self) -> None:
+        pass
+
+    def still_stand(self) -> bool:
+        return self.still
+
+    def end(self) -> None:
+        self.told_to_end += 1
+
+
+@pytest.fixture
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, Nodes]:
+    """A job that stands in a cycle, whose monitor knows of other nodes."""
+    job, nodes = Job(tmp_path, monkeypatch, 4.0), Nodes()
+    job.monitor.nodes = nodes  # type: ignore[assignment]
+    job.waits(0, 0)
+    job.waits(1, 1)
+    return job, nodes
+
+
+def test_ranks_of_other_nodes_that_move_keep_the_job_going(apart: tuple[Job, Nodes]) -> None:
+    job, nodes = apart
+    nodes.records = Others()
+    for _ in range(5):
+        assert not job.look_after(3)
+        nodes.moves += 1
+    assert not job.monitor.look()
+    assert job.look_after(5)
+    assert nodes.told_to_end == 1
+
+
+def test_nothing_is_judged_before_the_records_of_all_nodes_are_here(apart: tuple[Job, Nodes]) -> None:
+    job, nodes = apart
+    assert not job.look_after(60)
+    nodes.records = Others()
+    assert job.monitor.look()
+
+
+def test_a_job_of_which_a_node_does_not_say_that_it_stands_goes_on(apart: tuple[Job, Nodes]) -> None:
+    job, nodes = apart
+    nodes.records, nodes.still = Others(), False
+    assert not job.look_after(60)
+    assert job.monitor.stall is None
+
+
+def test_node_0_judges_for_a_node_and_has_it_end(apart: tuple[Job, Nodes], tmp_path: Path) -> None:
+    job, nodes = apart
+    nodes.records, nodes.led = Others(), True
+    assert not job.look_after(600)
+    assert job.monitor.own_stall().over
+    nodes.ended = True
+    assert job.monitor.look()
+    assert read_stall(tmp_path / "stall.json") == job.monitor.stall
 
 
 def test_a_long_transfer_is_nothing_to_speak_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ LAYERS = (
     "simcoll.topology",
     "simcoll.estimator.flow",
     "simcoll.estimator",
+    "simcoll.launch.nodes",
     "simcoll.launch",
     "simcoll.backends.engine",
     "simcoll.backends.simulated",

@@ -153,6 +153,9 @@ def late_ranks(job: Job, waits: WaitGraph, wait: Wait) -> list[int]:
     gone = set(job.ended) | {rank for rank in fallen(job) if rank not in waits.by_rank}
     # The time that simcoll takes to connect is not the rank's own delay.
     gone |= set() if job.stall is None else job.stall.connecting
+    if job.launched:
+        # Those of another host, whose records are not here, may well have come.
+        gone |= wait.needs - job.launched - job.traces.keys()
     # A rank that waits elsewhere is not late; the rank it waits for is.
     return [] if wait.any else _known_absent(job, wait, wait.needs - waits.stuck - gone - waits.waiting)
 
