@@ -212,6 +212,7 @@ class Event:
     * ``batch``: what such a model got in the first training pass of a step: ``inputs`` (its index), ``number`` (of the
       step, from 0), ``hash`` (of all tensors), ``data`` (of those that are data);
     * ``scaled``: the rank has made a GradScaler;
+    * ``unchecked``: a check of values has failed itself, and none is made from here on: ``type``, ``message``;
     * ``step``: the program has marked the end of a step: ``number`` (from 1; thinned out, `simcoll.core.steps`);
     * ``steps``: what a reader adds, with no time: ``ended``, how many steps the program had marked;
     * ``exit``: the interpreter ended by itself.

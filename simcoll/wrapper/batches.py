@@ -98,7 +98,7 @@ class BatchWatch:
         self._hasher = Hasher()
         self._arrivals: Arrivals[_Pending] = Arrivals()
 
-    def entered(self, module: nn.Module, places: Callable[[], _Ranks | None], inputs: Sequence[object]) -> None:
+    def entered(self, module: nn.Module, places: Callable[[], Ranks | None], inputs: Sequence[object]) -> None:
         """A forward pass begins; ``places`` finds the module's data-parallel ranks when it is first met."""
         if not torch.is_grad_enabled() or not module.training:
             return
@@ -130,9 +130,10 @@ class BatchWatch:
         """Write down which calls a step has made since the pass, and whether it has drawn random numbers."""
         before, known.open = known.open, None
         recorder = self._session.existing_recorder()
-        if before is not None and recorder is not None:
+        state = None if before is None else _random_state()
+        if before is not None and state is not None and recorder is not None:
             made = zip(before.made, map(calls_made, known.groups), strict=True)
-            drew = _random_state() != before.random
+            drew = state != before.random
             recorder.event(
                 "trained",
                 inputs=known.index,
@@ -142,7 +143,7 @@ class BatchWatch:
                 drew=drew,
             )
 
-    def _model(self, module: nn.Module, ranks: _Ranks | None) -> _Model | None:
+    def _model(self, module: nn.Module, ranks: Ranks | None) -> _Model | None:
         recorder = self._session.existing_recorder()
         if ranks is None or recorder is None or len(ranks.members) < 2 or self._count >= _MOST_MODELS:
             return None
@@ -173,7 +174,8 @@ class BatchWatch:
             copy = HostCopy.of(torch.cat([digests, *(_is_data(tensor) for tensor in tensors)]))
         self._choice.spent(time.monotonic() - began)
         self._arrivals.add(copy, _Pending(known.index, number, _digest(items)))
-        return _Pass(number, tuple(map(calls_made, known.groups)), _random_state())
+        state = _random_state()
+        return None if state is None else _Pass(number, tuple(map(calls_made, known.groups)), state)
 
     def settle(self, *, last: bool = False) -> None:
         """Write down what has come to the host; the ``last`` time, what comes soon."""
@@ -188,20 +190,20 @@ class BatchWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranks:
+class Ranks:
     """The data-parallel ranks (global) of a model, and the groups that they make."""
 
     members: tuple[int, ...]
     groups: tuple[dist.ProcessGroup, ...]
 
 
-def ranks_of_ddp(model: DistributedDataParallel) -> _Ranks:
+def ranks_of_ddp(model: DistributedDataParallel) -> Ranks:
     """The ranks among which a model of DistributedDataParallel averages its gradients."""
     group = model.process_group
-    return _Ranks(tuple(dist.get_process_group_ranks(group)), (group,))
+    return Ranks(tuple(dist.get_process_group_ranks(group)), (group,))
 
 
-def _ranks_of_fsdp(state: Any) -> _Ranks | None:
+def _ranks_of_fsdp(state: Any) -> Ranks | None:
     """The ranks over which FSDP shards or replicates; None where that is not known."""
     for one in (state, *state._state_ctx.all_states):
         groups = getattr(one, "_fsdp_param_groups", None)
@@ -210,12 +212,16 @@ def _ranks_of_fsdp(state: Any) -> _Ranks | None:
             if info is not None and not getattr(info, "is_spmd_mesh", False):
                 made = (getattr(info, f"{name}_process_group", None) for name in ("shard", "replicate"))
                 ranks = sorted(info.mesh.mesh.flatten().tolist())
-                return _Ranks(tuple(ranks), tuple(group for group in made if group is not None))
+                return Ranks(tuple(ranks), tuple(group for group in made if group is not None))
     return None
 
 
-def watch_fsdp(patches: Patches, watch: Callable[[], BatchWatch | None]) -> None:
-    """Look at what enters roots of FSDP from now on, if the program has imported it; once."""
+Enter: TypeAlias = Callable[[nn.Module, Callable[[], Ranks | None], Sequence[object]], None]
+"""Looks at what enters a module of these ranks; raises nothing."""
+
+
+def watch_fsdp(patches: Patches, enter: Enter) -> None:
+    """Have ``enter`` look at what enters roots of FSDP from now on, if the program has imported it; once."""
     module = sys.modules.get(_FSDP_STATE)
     kind: Any = getattr(module, "FSDPState", None)
     with _patching:
@@ -225,10 +231,10 @@ def watch_fsdp(patches: Patches, watch: Callable[[], BatchWatch | None]) -> None
 
         @functools.wraps(entering)
         def entered(state: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-            inner = state._state_ctx.iter_forward_root is not None
+            inner = getattr(getattr(state, "_state_ctx", None), "iter_forward_root", state) is not None
             inputs = entering(state, module, args, kwargs)
-            if not inner and (batches := watch()) is not None:
-                batches.entered(module, lambda: _ranks_of_fsdp(state), inputs)
+            if not inner:
+                enter(module, lambda: _ranks_of_fsdp(state), inputs)
             return inputs
 
         entered.watches = True  # type: ignore[attr-defined]
@@ -243,10 +249,14 @@ def calls_made(group: Any) -> int | None:
     return group.collectives_made if isinstance(group, RecordedProcessGroup) else None
 
 
-def _random_state() -> str:
-    """The state of the generators that the program has by default, of the host and of its device."""
+def _random_state() -> str | None:
+    """The state of the generators that the program has by default, of the host and of its device; None where a graph is
+    captured, which the look at a device's generator would end.
+    """
     parts = [torch.default_generator.get_state().numpy().tobytes()]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_current_stream_capturing():
+            return None
         parts.append(torch.cuda.default_generators[torch.cuda.current_device()].get_state().numpy().tobytes())
     return blake2b(b"".join(parts), digest_size=8).hexdigest()
 

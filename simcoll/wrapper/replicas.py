@@ -44,7 +44,8 @@ from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice, budget_wanted
 from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import STEPPED, folded
-from simcoll.wrapper.batches import BatchWatch, calls_made, ranks_of_ddp, watch_fsdp
+from simcoll.values.guard import Guard
+from simcoll.wrapper.batches import BatchWatch, Ranks, calls_made, ranks_of_ddp, watch_fsdp
 
 _BETWEEN_STATES = 8
 """The state of an optimizer follows from gradients and shows in the parameters a step later: so it is read rarely."""
@@ -141,6 +142,7 @@ class ReplicaWatch:
         self._session = session
         # Half of the budget is for calls.
         self._choice = Choice(session.values, budget_wanted() / 2)
+        self.guard = Guard(self._choice, session.existing_recorder)
         self.batches = BatchWatch(session, self._choice)
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
@@ -359,8 +361,8 @@ class ReplicaWatch:
 
     def close(self, seconds: float) -> None:
         """Write down what comes within half a second."""
-        self.settle(last=True)
-        self.batches.settle(last=True)
+        self.guard.run(lambda: self.settle(last=True))
+        self.guard.run(lambda: self.batches.settle(last=True))
 
 
 class _Watches:
@@ -390,9 +392,14 @@ def _watch() -> ReplicaWatch | None:
     return _watches.here.of(session)
 
 
-def _batches() -> BatchWatch | None:
-    watch = _watch()
-    return None if watch is None else watch.batches
+def _check(check: Callable[[ReplicaWatch], object]) -> None:
+    """Run a check of the calling rank, if its values are checked."""
+    if (watch := _watch()) is not None:
+        watch.guard.run(lambda: check(watch))
+
+
+def _enter_fsdp(module: nn.Module, ranks: Callable[[], Ranks | None], inputs: Sequence[object]) -> None:
+    _check(lambda watch: watch.batches.entered(module, ranks, inputs))
 
 
 def watch_replicas(patches: Patches) -> None:
@@ -405,9 +412,10 @@ def watch_replicas(patches: Patches) -> None:
     def entered(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return entering(model, *args, **kwargs)
-        broadcast = model._check_sync_bufs_pre_fwd() and getattr(model, "buffer_hook", None) is None
+        broadcasts: list[bool] = []
+        _check(lambda _: broadcasts.append(_broadcasts_buffers(model)))
         inputs = entering(model, *args, **kwargs)
-        _entered(model, broadcast, inputs)
+        _check(lambda watch: _entered(watch, model, any(broadcasts), inputs))
         return inputs
 
     entered.watches = True  # type: ignore[attr-defined]
@@ -417,8 +425,7 @@ def watch_replicas(patches: Patches) -> None:
     @functools.wraps(finishing)
     def finished(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         finishing(model, *args, **kwargs)
-        if model.process_group.size() > 1 and (watch := _watch()) is not None:
-            watch.made(model)
+        _check(lambda watch: watch.made(model) if model.process_group.size() > 1 else None)
 
     patches.replace(DistributedDataParallel, "_ddp_init_helper", finished)
     making: Any = Optimizer.__init__
@@ -426,7 +433,7 @@ def watch_replicas(patches: Patches) -> None:
     @functools.wraps(making)
     def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         # A program that shards by FSDP has imported it by then; one that does not need not wait for that import.
-        watch_fsdp(patches, _batches)
+        watch_fsdp(patches, _enter_fsdp)
         making(optimizer, *args, **kwargs)
         _optimizers.here[optimizer] = None
 
@@ -437,25 +444,28 @@ def watch_replicas(patches: Patches) -> None:
     patches.hold(after(_stepped))
 
 
-def _entered(model: DistributedDataParallel, broadcast: bool, inputs: Sequence[object]) -> None:
-    if (watch := _watch()) is not None:
-        watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
-        watch.entered(model, broadcast)
+def _entered(watch: ReplicaWatch, model: DistributedDataParallel, broadcast: bool, inputs: Sequence[object]) -> None:
+    watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
+    watch.entered(model, broadcast)
+
+
+def _broadcasts_buffers(model: DistributedDataParallel) -> bool:
+    return model._check_sync_bufs_pre_fwd() and getattr(model, "buffer_hook", None) is None
 
 
 def _steps(patches: Patches, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     # Dynamo traces the hooks of a step that it compiles.
-    if not torch.compiler.is_compiling() and (watch := _watch()) is not None:
-        watch_fsdp(patches, _batches)
-        watch.steps(optimizer)
+    if not torch.compiler.is_compiling():
+        watch_fsdp(patches, _enter_fsdp)
+        _check(lambda watch: watch.steps(optimizer))
 
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    if not torch.compiler.is_compiling() and (watch := _watch()) is not None:
-        watch.stepped(optimizer)
+    if not torch.compiler.is_compiling():
+        _check(lambda watch: watch.stepped(optimizer))
 
 
-leave_uncompiled(_entered)
+leave_uncompiled(_check)
 leave_class_uncompiled(ReplicaWatch)
 leave_class_uncompiled(BatchWatch)
 
