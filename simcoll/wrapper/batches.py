@@ -32,7 +32,9 @@ from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice
 from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import folded
+from simcoll.wrapper.first_inputs import FirstInputs
 from simcoll.wrapper.process_group import RecordedProcessGroup
+from simcoll.wrapper.random_states import random_state
 
 _STEPS_IN_A_ROW = 4
 """Steps that a sample takes together: three batches in a row show that they change and are the same everywhere."""
@@ -73,6 +75,7 @@ class _Pass:
     number: int
     made: tuple[int | None, ...]
     random: str
+    first: FirstInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class BatchWatch:
         self._count = 0
         self._hasher = Hasher()
         self._arrivals: Arrivals[_Pending] = Arrivals()
+        self._trained: Arrivals[dict[str, object]] = Arrivals()
 
     def entered(self, module: nn.Module, places: Callable[[], Ranks | None], inputs: Sequence[object]) -> None:
         """A forward pass begins; ``places`` finds the module's data-parallel ranks when it is first met."""
@@ -116,7 +120,7 @@ class BatchWatch:
                 items = [*_items(inputs, _DEPTH)]
             except _UnknownError:
                 return
-            known.open = self._look(known, number, items)
+            known.open = self._look(module, known, number, items)
         self.settle()
 
     def stepped(self) -> None:
@@ -129,19 +133,19 @@ class BatchWatch:
     def _close(self, known: _Model) -> None:
         """Write down which calls a step has made since the pass, and whether it has drawn random numbers."""
         before, known.open = known.open, None
-        recorder = self._session.existing_recorder()
-        state = None if before is None else _random_state()
-        if before is not None and state is not None and recorder is not None:
+        state = None if before is None else random_state()
+        if before is not None:
+            before.first.close()
+        if before is not None and state is not None:
             made = zip(before.made, map(calls_made, known.groups), strict=True)
-            drew = state != before.random
-            recorder.event(
-                "trained",
-                inputs=known.index,
-                number=before.number,
-                calls=[[first, last] for first, last in made],
-                random=before.random,
-                drew=drew,
-            )
+            data = {
+                "inputs": known.index,
+                "number": before.number,
+                "calls": [[first, last] for first, last in made],
+                "random": before.random,
+                "drew": state != before.random,
+            }
+            self._trained.add(HostCopy.of(before.first.digests), data)
 
     def _model(self, module: nn.Module, ranks: Ranks | None) -> _Model | None:
         recorder = self._session.existing_recorder()
@@ -161,7 +165,7 @@ class BatchWatch:
         )
         return _Model(index, ranks.groups)
 
-    def _look(self, known: _Model, number: int, items: Sequence[_Item]) -> _Pass | None:
+    def _look(self, module: nn.Module, known: _Model, number: int, items: Sequence[_Item]) -> _Pass | None:
         tensors = [item for item in items if isinstance(item, torch.Tensor)]
         devices = {tensor.device for tensor in tensors}
         if len(devices) != 1 or len(tensors) > _MOST_TENSORS or not all(map(is_plain, tensors)):
@@ -174,12 +178,20 @@ class BatchWatch:
             copy = HostCopy.of(torch.cat([digests, *(_is_data(tensor) for tensor in tensors)]))
         self._choice.spent(time.monotonic() - began)
         self._arrivals.add(copy, _Pending(known.index, number, _digest(items)))
-        state = _random_state()
-        return None if state is None else _Pass(number, tuple(map(calls_made, known.groups)), state)
+        state = random_state()
+        if state is None:
+            return None
+        inner = module.module if isinstance(module, DistributedDataParallel) else module
+        return _Pass(number, tuple(map(calls_made, known.groups)), state, FirstInputs(inner, state))
 
     def settle(self, *, last: bool = False) -> None:
         """Write down what has come to the host; the ``last`` time, what comes soon."""
         self._arrivals.settle(self._arrived, last=last)
+        self._trained.settle(self._closed, last=last)
+
+    def _closed(self, words: npt.NDArray[np.int64], data: dict[str, object]) -> None:
+        if (recorder := self._session.existing_recorder()) is not None:
+            recorder.event("trained", **data, first=words.tolist())
 
     def _arrived(self, words: npt.NDArray[np.int64], of: _Pending) -> None:
         recorder = self._session.existing_recorder()
@@ -247,18 +259,6 @@ _patching = threading.Lock()
 def calls_made(group: Any) -> int | None:
     """The number of collectives that this rank has made in a group; None where the group is not recorded."""
     return group.collectives_made if isinstance(group, RecordedProcessGroup) else None
-
-
-def _random_state() -> str | None:
-    """The state of the generators that the program has by default, of the host and of its device; None where a graph is
-    captured, which the look at a device's generator would end.
-    """
-    parts = [torch.default_generator.get_state().numpy().tobytes()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        parts.append(torch.cuda.default_generators[torch.cuda.current_device()].get_state().numpy().tobytes())
-    return blake2b(b"".join(parts), digest_size=8).hexdigest()
 
 
 _Item: TypeAlias = "torch.Tensor | str"

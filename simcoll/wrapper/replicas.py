@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +45,8 @@ from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, calls_made, ranks_of_ddp, watch_fsdp
+from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
+from simcoll.wrapper.random_states import RandomWatch
 
 _BETWEEN_STATES = 8
 """The state of an optimizer follows from gradients and shows in the parameters a step later: so it is read rarely."""
@@ -144,6 +145,7 @@ class ReplicaWatch:
         self._choice = Choice(session.values, budget_wanted() / 2)
         self.guard = Guard(self._choice, session.existing_recorder)
         self.batches = BatchWatch(session, self._choice)
+        self.randoms = RandomWatch(session, self._choice)
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
@@ -214,6 +216,7 @@ class ReplicaWatch:
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has made a step."""
         self.batches.stepped()
+        self.randoms.stepped()
         if self._known.get(optimizer) != len(self._models):
             self._known[optimizer] = len(self._models)
             mine = {id(parameter) for parameter in _parameters(optimizer)}
@@ -243,7 +246,7 @@ class ReplicaWatch:
 
     def _placed_of(self, optimizer: Optimizer) -> _Placed | None:
         """The replicated DTensors of an optimizer; None where it has none."""
-        kind = _dtensor()
+        kind = dtensor()
         if kind is None:
             return None
         placed = self._placed.get(optimizer)
@@ -262,7 +265,7 @@ class ReplicaWatch:
         parameters = [one for one in _parameters(optimizer) if isinstance(one, kind)]
         found: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for one in parameters:
-            ranks = _holders(one)
+            ranks = holders(one.device_mesh, one.placements)
             if len(ranks) > 1:
                 found.setdefault(ranks, []).append(one)
         owners = _modules_of(parameters) if found else []
@@ -282,7 +285,7 @@ class ReplicaWatch:
         standard = type(optimizer).__module__.startswith("torch.optim.")
         for ranks, named in placed.sets.items():
             key = "DTensor", "", ranks, placed.ordinals[ranks]
-            self._write(key, "parameters", [(name, _local(one)) for name, one in named], boundary)
+            self._write(key, "parameters", [(name, local_part(one)) for name, one in named], boundary)
             if standard and (placed.steps == 1 or placed.steps % _BETWEEN_STATES == 0):
                 self._write(key, "optimizer state", _state(optimizer, {id(one): name for name, one in named}), boundary)
         self.settle()
@@ -363,6 +366,7 @@ class ReplicaWatch:
         """Write down what comes within half a second."""
         self.guard.run(lambda: self.settle(last=True))
         self.guard.run(lambda: self.batches.settle(last=True))
+        self.guard.run(lambda: self.randoms.settle(last=True))
 
 
 class _Watches:
@@ -396,6 +400,16 @@ def _check(check: Callable[[ReplicaWatch], object]) -> None:
     """Run a check of the calling rank, if its values are checked."""
     if (watch := _watch()) is not None:
         watch.guard.run(lambda: check(watch))
+
+
+def _watch_later(patches: Patches) -> None:
+    """Look at what a program has by now imported: one that does not need FSDP or DTensor need not wait for them."""
+    watch_fsdp(patches, _enter_fsdp)
+    watch_conversions(
+        patches,
+        lambda look: _check(lambda _: look()),
+        lambda ranks, local: _check(lambda watch: watch.randoms.promised(ranks, local)),
+    )
 
 
 def _enter_fsdp(module: nn.Module, ranks: Callable[[], Ranks | None], inputs: Sequence[object]) -> None:
@@ -432,8 +446,7 @@ def watch_replicas(patches: Patches) -> None:
 
     @functools.wraps(making)
     def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-        # A program that shards by FSDP has imported it by then; one that does not need not wait for that import.
-        watch_fsdp(patches, _enter_fsdp)
+        _watch_later(patches)
         making(optimizer, *args, **kwargs)
         _optimizers.here[optimizer] = None
 
@@ -456,7 +469,7 @@ def _broadcasts_buffers(model: DistributedDataParallel) -> bool:
 def _steps(patches: Patches, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     # Dynamo traces the hooks of a step that it compiles.
     if not torch.compiler.is_compiling():
-        watch_fsdp(patches, _enter_fsdp)
+        _watch_later(patches)
         _check(lambda watch: watch.steps(optimizer))
 
 
@@ -468,6 +481,7 @@ def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 leave_uncompiled(_check)
 leave_class_uncompiled(ReplicaWatch)
 leave_class_uncompiled(BatchWatch)
+leave_class_uncompiled(RandomWatch)
 
 
 def _equalises(model: DistributedDataParallel) -> bool:
@@ -511,7 +525,7 @@ def _state(optimizer: Optimizer, names: Mapping[int, str]) -> list[Named]:
             placements = getattr(parameter, "placements", None)
             shaped = isinstance(value, torch.Tensor) and value.shape == parameter.shape
             if shaped and getattr(value, "placements", None) == placements:
-                found.append((f"{key} of {names[id(parameter)]}", _local(value)))
+                found.append((f"{key} of {names[id(parameter)]}", local_part(value)))
     return found
 
 
@@ -523,31 +537,6 @@ def _settings(optimizer: Optimizer) -> dict[str, object]:
             if type(value) in (int, float) or (type(value) is tuple and all(type(one) is float for one in value)):
                 found[name if place == 0 else f"{name} of parameter group {place}"] = value
     return found
-
-
-def _dtensor() -> type | None:
-    """DTensor, if the program has imported it."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return getattr(module, "DTensor", None)
-
-
-def _local(tensor: Any) -> torch.Tensor:
-    """The elements of a tensor that this rank has."""
-    with torch.no_grad():
-        local: torch.Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
-    return local
-
-
-def _holders(tensor: Any) -> tuple[int, ...]:
-    """The ranks (global) that hold the same elements of a DTensor as this one; empty where that is not known."""
-    mesh, placements = tensor.device_mesh, tensor.placements
-    here = mesh.get_coordinate()
-    if here is None or any(placement.is_partial() for placement in placements):
-        return ()
-    chosen = tuple(
-        slice(None) if placement.is_replicate() else place for placement, place in zip(placements, here, strict=True)
-    )
-    return tuple(sorted(mesh.mesh[chosen].flatten().tolist()))
 
 
 def _modules_of(parameters: Sequence[torch.Tensor]) -> list[nn.Module]:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simcoll.testing import try_ranks
 from simcoll.values import tensors
-from simcoll.wrapper import batches, replicas
+from simcoll.wrapper import batches, random_states, replicas
 
 
 def train(rank: int) -> float:
@@ -39,9 +39,9 @@ def broken(*args: Any, **kwargs: Any) -> Any:
     [
         (tensors, "side_digest"),
         (replicas, "calls_made"),
-        (replicas, "_dtensor"),
+        (replicas, "dtensor"),
         (replicas, "_broadcasts_buffers"),
-        (batches, "_random_state"),
+        (batches, "random_state"),
         (batches, "_items"),
     ],
 )
@@ -62,4 +62,4 @@ def test_a_generator_is_left_alone_while_a_graph_is_captured(monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", broken)
-    assert batches._random_state() is None
+    assert random_states.random_state() is None

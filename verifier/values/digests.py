@@ -26,8 +26,8 @@ class SideValues:
     ``hash`` is the weighted sum of hashes of its elements, ``linear`` that of the elements themselves, ``fold`` their
     reduction to one number. For floats ``sum`` is the sum with a sign for each place, ``squares`` that of the squares,
     infinite where they are, ``largest`` the largest magnitude of float16; ``nan``, ``plus`` and ``minus`` count the
-    NaNs and the infinities. ``points`` are the elements at the selected places, ``parts`` is the ``hash``, ``linear`` or
-    ``sum`` of the part sent to each member alone, ``squared_parts`` its ``squares``, where the rank wrote them. None
+    NaNs and the infinities. ``points`` are the elements at the selected places, ``parts`` is the ``hash``, ``linear``
+    or ``sum`` of the part sent to each member alone, ``squared_parts`` its ``squares``, where the rank wrote them. None
     stands for a field that was not written.
     """
 

@@ -1,4 +1,4 @@
-"""SC901 to SC904: findings on the values of collectives, and on what they keep equal.
+"""SC901 to SC904, and SC906: findings on the values of collectives, and on what they keep equal.
 
 Infinities and NaNs are often intended. These are not reported:
 
@@ -28,27 +28,34 @@ from simcoll.verifier.findings.finding import Finding, Rule, Side, lines
 from simcoll.verifier.findings.rules import NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT
 from simcoll.verifier.values.digests import CallValues, RankValues, SideValues, digested_calls
 from simcoll.verifier.values.laws import Breach, differing_replicas, wrong_results
+from simcoll.verifier.values.random_states import random_states
 from simcoll.verifier.values.replicas import drifted_replicas
 
 
 def value_findings(columns: Sequence[GroupColumns], ranks: Sequence[Trace]) -> list[Finding]:
     """Findings on the values of a job's collectives: the first call of each rule and group, in order of time; and on
-    the replicas that have drifted apart, unless ranks had got wrong results before.
+    the replicas that have drifted apart, unless ranks had got wrong results, or drawn other random numbers, before.
     """
     calls = digested_calls(columns)
     traces = {id(part.trace): part.trace for group in columns for part in group.parts} if calls else {}
     scaled = any(event.kind == "scaled" for trace in traces.values() for event in trace.events)
-    wrong = _breaches(calls)
-    drifted = [
-        (time_ns, finding)
-        for time_ns, finding in drifted_replicas(ranks, [group.group for group in columns])
-        if not any(before < time_ns and {*one.ranks} & {*finding.ranks} for before, one in wrong)
-    ]
-    found = [*_non_finite(calls, scaled), *wrong, *drifted]
+    wrong, groups = _breaches(calls), [group.group for group in columns]
+    parted = _unexplained(random_states(ranks, groups), wrong)
+    drifted = _unexplained(drifted_replicas(ranks, groups), [*wrong, *parted])
+    found = [*_non_finite(calls, scaled), *wrong, *parted, *drifted]
     return [finding for _, finding in sorted(found, key=lambda one: one[0])]
 
 
 _Found = tuple[int, Finding]
+
+
+def _unexplained(found: Sequence[_Found], causes: Sequence[_Found]) -> list[_Found]:
+    """The findings that do not follow from an earlier one on some of the same ranks."""
+    return [
+        (time_ns, finding)
+        for time_ns, finding in found
+        if not any(before <= time_ns and {*one.ranks} & {*finding.ranks} for before, one in causes)
+    ]
 
 
 def _breaches(calls: Sequence[CallValues]) -> list[_Found]:
