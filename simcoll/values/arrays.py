@@ -15,7 +15,8 @@ from simcoll.spec.value_laws import SUMMED_BLOCK, judged, signs
 from simcoll.values.digests import ROW, SideDigest, side_digest
 
 HOST_CHUNK = SUMMED_BLOCK
-"""Elements that are worked on together on a host."""
+HOST_BLOCKS = 16
+"""Integers, and blocks of floats, that are worked on together on a host: all that is made of them fits its caches."""
 
 _Array = npt.NDArray[Any]
 _WORDS = {0: np.int64, 4: np.int32, 2: np.int16, 6: np.int16}
@@ -58,7 +59,9 @@ class _Numpy:
 
     def squares(self, real: _Array, rows: int) -> _Array:
         table = real.reshape(rows, -1)
-        return np.atleast_1d(np.array([np.dot(row, row) for row in table], np.float64))
+        starts = range(0, table.shape[1], SUMMED_BLOCK)
+        parts = [[np.dot(part, part) for part in (row[at : at + SUMMED_BLOCK] for at in starts)] for row in table]
+        return np.array(parts, np.float64).reshape(rows, -1).sum(1)
 
     def largest(self, flat: _Array) -> _Array:
         found: _Array = np.abs(self.reals(flat)).max()
@@ -77,6 +80,9 @@ class _Numpy:
 
     def chunk(self, like: _Array) -> int:
         return HOST_CHUNK
+
+    def blocks(self, like: _Array) -> int:
+        return HOST_BLOCKS
 
     def odd(self, count: int, like: _Array) -> _Array:
         return np.arange(1, 2 * count, 2, dtype=np.int64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import and_, or_, xor
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
@@ -35,6 +36,12 @@ Array: TypeAlias = Any
 """A numpy array or a tensor."""
 
 _BITS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType({"band": and_, "bor": or_, "bxor": xor})
+
+_NOWHERE = 1 << 61
+"""The place of what is not there, beyond all others."""
+
+_KINDS = 3
+"""Numbers that are not finite: NaN, and two infinities."""
 
 _ADDED, _FACTOR = 0x5851F42D4C957F2D, 0x14057B7EF767814F
 
@@ -99,6 +106,10 @@ class Library(Protocol):
 
     def chunk(self, like: Array) -> int:
         """Elements to work on together: on a host, as many as fit its caches."""
+        ...
+
+    def blocks(self, like: Array) -> int:
+        """Blocks of floats to work on together."""
         ...
 
     def odd(self, count: int, like: Array) -> Array:
@@ -172,7 +183,7 @@ def side_digest(
         sizes = [
             (piece, _sizes(_block(rows, piece), len(piece.peers), library, sent=sent)) for piece in cut if piece.count
         ]
-        _add_sizes(found, sizes, peers if law.reduced else 0, rows[0], library)
+        _add_sizes(found, sizes, peers if law.reduced else 0, rows, library)
         if sent and dtype == "float16" and (largest := [library.largest(row) for row in rows if row.shape[0]]):
             found.numbers["largest"] = library.joined(largest).max()
     if operation is not None:
@@ -269,50 +280,63 @@ def _reduced(operation: str, row: Array, library: Library) -> Array:
 @dataclass(slots=True)
 class _Sizes:
     """Of each row of a block of floats the checksum, for sent ones the sum of squares; of all rows the numbers of NaNs
-    and infinities.
+    and infinities, and the place of the first in the block, or ``_NOWHERE``; None: they are known to be finite.
     """
 
     sums: Array
     squares: Array | None
-    counts: Array
+    counts: Array | None
 
 
 def _sizes(block: Array, rows: int, library: Library, *, sent: bool) -> _Sizes:
-    count = block.shape[0] // rows
+    count, step = block.shape[0] // rows, library.blocks(block) * SUMMED_BLOCK
     # A complex number is two.
-    if (rows == 1 and count <= library.chunk(block)) or 2 * count < SUMMED_BLOCK:
+    if (rows == 1 and count <= step) or 2 * count < SUMMED_BLOCK:
         return _measured(block, rows, library, sent=sent)
-    step = library.chunk(block)
-    found = []
+    found: list[tuple[_Sizes, int]] = []
     for first in range(0, block.shape[0], count):
-        starts = range(first, first + count, step)
-        parts = [_measured(block[start : min(start + step, first + count)], 1, library, sent=sent) for start in starts]
-        squares = [part.squares for part in parts if part.squares is not None]
-        found.append(
-            _Sizes(
-                library.joined([part.sums for part in parts]).sum(),
-                library.joined(squares).sum() if squares else None,
-                sum(part.counts for part in parts),
-            )
-        )
-    squares = [one.squares for one in found if one.squares is not None]
-    return _Sizes(
-        library.joined([one.sums for one in found]),
-        library.joined(squares) if squares else None,
-        sum(one.counts for one in found),
-    )
+        parts = [
+            (_measured(block[start : min(start + step, first + count)], 1, library, sent=sent), start - first)
+            for start in range(first, first + count, step)
+        ]
+        found.append((_together(parts, library, one_row=True), first))
+    return _together(found, library, one_row=False)
+
+
+def _together(parts: Sequence[tuple[_Sizes, int]], library: Library, *, one_row: bool) -> _Sizes:
+    """The sizes of parts of a block, each with its place, which are rows of it or parts of ``one_row``."""
+    if len(parts) == 1 and not parts[0][1]:
+        return parts[0][0]
+    sums = library.joined([part.sums for part, _ in parts])
+    some = [part.squares for part, _ in parts if part.squares is not None]
+    squares = library.joined(some) if some else None
+    if one_row:
+        sums, squares = sums.sum(), None if squares is None else squares.sum()
+    return _Sizes(sums, squares, _added([(part.counts, place) for part, place in parts], library))
+
+
+def _added(counts: Sequence[tuple[Array | None, int]], library: Library) -> Array | None:
+    """The counts of parts of a block together; each part comes with its place."""
+    known = [(one, place) for one, place in counts if one is not None]
+    if not known:
+        return None
+    numbers = [sum(one[place : place + 1] for one, _ in known) for place in range(_KINDS)]
+    firsts = library.joined([one[_KINDS:] + place for one, place in known])
+    return library.joined([*numbers, firsts.min()])
 
 
 def _measured(block: Array, rows: int, library: Library, *, sent: bool) -> _Sizes:
     """The sizes of rows that are worked on together."""
     real = library.working(block)
     sums = _checksums(real, rows, library)
-    counts = library.row([0, 0, 0], block)
-    if not library.is_known_finite(sums):
-        all_of_it = library.reals(block)
-        tests = all_of_it != all_of_it, all_of_it == float("inf"), all_of_it == float("-inf")
-        counts = library.joined([test.sum() for test in tests])
-    return _Sizes(sums, library.squares(real, rows) if sent else None, counts)
+    squares = library.squares(real, rows) if sent else None
+    if library.is_known_finite(sums):
+        return _Sizes(sums, squares, None)
+    all_of_it = library.reals(block)
+    tests = all_of_it != all_of_it, all_of_it == float("inf"), all_of_it == float("-inf")
+    some = (tests[0] | tests[1] | tests[2]) * 1
+    first = some.argmax() // (some.shape[0] // block.shape[0]) + (1 - some.max()) * _NOWHERE
+    return _Sizes(sums, squares, library.joined([*(test.sum() for test in tests), first]))
 
 
 def _checksums(real: Array, rows: int, library: Library) -> Array:
@@ -332,17 +356,20 @@ def _checksums(real: Array, rows: int, library: Library) -> Array:
 
 
 def _add_sizes(
-    found: SideDigest, sizes: Sequence[tuple[Piece, _Sizes]], peers: int, like: Array, library: Library
+    found: SideDigest, sizes: Sequence[tuple[Piece, _Sizes]], peers: int, rows: Sequence[Array], library: Library
 ) -> None:
     """The sizes of all pieces as numbers of a digest, and of the part for each peer."""
-    none = library.reals(like[:0])
+    like, none = rows[0], library.reals(rows[0][:0])
+    starts = [0, *accumulate(row.shape[0] for row in rows)]
     sums = [(piece, one.sums) for piece, one in sizes]
     squares = [(piece, one.squares) for piece, one in sizes if one.squares is not None]
     found.numbers["sum"] = library.joined([none, *(one for _, one in sums)]).sum()
     if squares:
         found.numbers["squares"] = library.joined([none, *(one for _, one in squares)]).sum()
-    counts = sum((one.counts for _, one in sizes), library.row([0, 0, 0], like))
-    found.numbers |= {name: counts[place] for place, name in enumerate(("nan", "plus", "minus"))}
+    counts = [(one.counts, starts[piece.buffer] + piece.start) for piece, one in sizes]
+    whole = _added([(library.row([0, 0, 0, _NOWHERE], like), 0), *counts], library)
+    assert whole is not None
+    found.numbers |= {name: whole[place] for place, name in enumerate(("nan", "plus", "minus", "first"))}
     if peers:
         found.parts = _by_peer(sums, peers, none, library)
         found.squared_parts = _by_peer(squares, peers, none, library)

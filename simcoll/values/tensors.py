@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.core.strides import is_dense
 from simcoll.spec.call import Call
-from simcoll.values.arrays import HOST_CHUNK, applies, host_signs, number
+from simcoll.spec.value_laws import SUMMED_BLOCK
+from simcoll.values.arrays import HOST_BLOCKS, HOST_CHUNK, applies, host_signs, number
 from simcoll.values.choice import Choice
 from simcoll.values.contents import HostCopy, aligned, is_plain
 from simcoll.values.digests import ROW, SideDigest, side_digest
@@ -70,7 +71,9 @@ class _Torch:
 
     def squares(self, real: torch.Tensor, rows: int) -> torch.Tensor:
         if rows == 1 and real.device.type == "cpu":
-            return torch.dot(real, real).to(torch.float64).reshape(1)
+            # Over more elements float32 would not be as exact.
+            parts = [torch.dot(part, part).item() for part in real.split(SUMMED_BLOCK)]
+            return torch.tensor([sum(parts)], dtype=torch.float64, device="cpu")
         return real.reshape(rows, -1).square().sum(1, dtype=torch.float64)
 
     def largest(self, flat: torch.Tensor) -> torch.Tensor:
@@ -87,6 +90,9 @@ class _Torch:
 
     def chunk(self, like: torch.Tensor) -> int:
         return HOST_CHUNK if like.device.type == "cpu" else _DEVICE_CHUNK
+
+    def blocks(self, like: torch.Tensor) -> int:
+        return HOST_BLOCKS if like.device.type == "cpu" else _DEVICE_CHUNK // SUMMED_BLOCK
 
     def odd(self, count: int, like: torch.Tensor) -> torch.Tensor:
         return torch.arange(1, 2 * count, 2, dtype=torch.int64, device=like.device)

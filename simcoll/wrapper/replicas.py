@@ -45,6 +45,7 @@ from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, calls_made, ranks_of_ddp, watch_fsdp
+from simcoll.wrapper.buckets import Buckets, watch_assignment
 from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
 from simcoll.wrapper.random_states import RandomWatch
 
@@ -97,6 +98,7 @@ class _Model:
     apart: bool = False
     local: bool = False
     optimizers: WeakKeyDictionary[Optimizer, None] = field(default_factory=WeakKeyDictionary)
+    buckets: Buckets | None = None
 
     @property
     def key(self) -> _Key:
@@ -163,6 +165,8 @@ class ReplicaWatch:
         if model not in self._models:
             self.made(model)
         known = self._models[model]
+        if known.buckets is not None:
+            known.buckets.look(model)
         known.synchronises = model.require_backward_grad_sync
         known.apart |= not known.synchronises
         if not known.synchronises or not model.training or known.local or not _equalises(model):
@@ -203,7 +207,8 @@ class ReplicaWatch:
         parameters = tuple(one for one in model.module.named_parameters() if one[0] not in ignored)
         self._ordinals[group] += 1
         self._known.clear()
-        self._models[model] = _Model(model.process_group, self._ordinals[group], parameters)
+        known = self._models[model] = _Model(model.process_group, self._ordinals[group], parameters)
+        known.buckets = Buckets(model, self._session.existing_recorder())
 
     # Optimizers.
 
@@ -434,6 +439,7 @@ def watch_replicas(patches: Patches) -> None:
 
     entered.watches = True  # type: ignore[attr-defined]
     patches.replace(DistributedDataParallel, "_pre_forward", entered)
+    watch_assignment(patches)
     finishing: Any = DistributedDataParallel._ddp_init_helper
 
     @functools.wraps(finishing)

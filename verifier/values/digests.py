@@ -12,7 +12,7 @@ from simcoll.spec.collectives import COLLECTIVES, spec_of
 from simcoll.spec.value_laws import MASK, judged
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 
-_INTEGERS = frozenset({"hash", "linear", "nan", "plus", "minus"})
+_INTEGERS = frozenset({"hash", "linear", "nan", "plus", "minus", "first"})
 _FLOATS = frozenset({"sum", "squares", "largest"})
 
 Point = tuple["int | float | None", ...]
@@ -26,9 +26,9 @@ class SideValues:
     ``hash`` is the weighted sum of hashes of its elements, ``linear`` that of the elements themselves, ``fold`` their
     reduction to one number. For floats ``sum`` is the sum with a sign for each place, ``squares`` that of the squares,
     infinite where they are, ``largest`` the largest magnitude of float16; ``nan``, ``plus`` and ``minus`` count the
-    NaNs and the infinities. ``points`` are the elements at the selected places, ``parts`` is the ``hash``, ``linear``
-    or ``sum`` of the part sent to each member alone, ``squared_parts`` its ``squares``, where the rank wrote them. None
-    stands for a field that was not written.
+    NaNs and the infinities, the first of which is element ``first`` of all buffers. ``points`` are the elements at the
+    selected places, ``parts`` is the ``hash``, ``linear`` or ``sum`` of the part sent to each member alone,
+    ``squared_parts`` its ``squares``, where the rank wrote them. None stands for a field that was not written.
     """
 
     hash: int | None = None
@@ -40,6 +40,7 @@ class SideValues:
     nan: int = 0
     plus: int = 0
     minus: int = 0
+    first: int = -1
     points: tuple[Point, ...] = ()
     parts: Point = ()
     squared_parts: Point = ()
@@ -155,6 +156,7 @@ def _side(value: object) -> SideValues | None:
         whole.get("nan") or 0,
         whole.get("plus") or 0,
         whole.get("minus") or 0,
+        -1 if (first := whole.get("first")) is None else first,
         tuple(map(_point, points)) if isinstance(points, list) else (),
         _point(value.get("parts", [])),
         _point(value.get("squared_parts", [])),

@@ -28,6 +28,7 @@ from simcoll.verifier.findings.finding import Finding, Rule, Side, lines
 from simcoll.verifier.findings.rules import NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT
 from simcoll.verifier.values.digests import CallValues, RankValues, SideValues, digested_calls
 from simcoll.verifier.values.laws import Breach, differing_replicas, wrong_results
+from simcoll.verifier.values.names import name_of
 from simcoll.verifier.values.random_states import random_states
 from simcoll.verifier.values.replicas import drifted_replicas
 
@@ -42,7 +43,7 @@ def value_findings(columns: Sequence[GroupColumns], ranks: Sequence[Trace]) -> l
     wrong, groups = _breaches(calls), [group.group for group in columns]
     parted = _unexplained(random_states(ranks, groups), wrong)
     drifted = _unexplained(drifted_replicas(ranks, groups), [*wrong, *parted])
-    found = [*_non_finite(calls, scaled), *wrong, *parted, *drifted]
+    found = [*_non_finite(calls, scaled, columns), *wrong, *parted, *drifted]
     return [finding for _, finding in sorted(found, key=lambda one: one[0])]
 
 
@@ -99,7 +100,7 @@ def _sides(values: CallValues, note: Callable[[RankValues], str]) -> list[Side]:
     return sorted(sides, key=lambda side: side.ranks)
 
 
-def _non_finite(calls: Sequence[CallValues], scaled: bool) -> list[_Found]:
+def _non_finite(calls: Sequence[CallValues], scaled: bool, columns: Sequence[GroupColumns]) -> list[_Found]:
     """The first call into which a rank put values that are not finite, without having received such values before."""
     tainted: set[int] = set()
     finite: dict[_Line, int] | None = None
@@ -114,7 +115,7 @@ def _non_finite(calls: Sequence[CallValues], scaled: bool) -> list[_Found]:
             if finite is None:
                 finite = _last_finite(calls) if scaled or any(map(_looks_scaled, calls)) else {}
             if any(finite.get(_line(values.group, one), -1) < place for one in fresh):
-                return [(values.began_ns, _non_finite_finding(values, fresh))]
+                return [(values.began_ns, _non_finite_finding(values, fresh, columns))]
         if bad:
             tainted |= {values.group.ranks[one.group_rank] for one in values.ranks if one.received is not None}
     return []
@@ -184,12 +185,15 @@ def _looks_scaled(values: CallValues) -> bool:
     return buffers[0].dtype == "float16" or (one_float and operator(call.reduce_op, buffers[0].dtype) == "max")
 
 
-def _non_finite_finding(values: CallValues, bad: Sequence[RankValues]) -> Finding:
+def _non_finite_finding(values: CallValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns]) -> Finding:
     call = values.ranks[0].record.call
     senders = [one for one in values.ranks if one.sent is not None]
     culprits = values.global_ranks(one.group_rank for one in bad)
     who = ranks_text(culprits)
-    message = f"{who} put {_what(one.sent for one in bad)} into {call.op}: no collective before had brought it any"
+    names = {name_of(values, one, columns) for one in bad}
+    where = f", the first in {names.pop()}" if len(names) == 1 and "" not in names else ""
+    what = _what(one.sent for one in bad)
+    message = f"{who} put {what} into {call.op}{where}: no collective before had brought it any"
     return NON_FINITE_INPUT.finding(
         message,
         group=values.group,

@@ -1,0 +1,78 @@
+"""Writes down which parameters lie in the buckets in which DistributedDataParallel sends its gradients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from simcoll.core.patches import Patches
+from simcoll.core.rank_local import RankLocal
+from simcoll.recorder.recorder import Recorder
+
+_MOST_PARAMETERS = 4000
+"""Parameters of a model whose buckets are written down."""
+
+_LOOKS = 8
+"""Passes after which the buckets are those of the model, if they are laid out anew at all."""
+
+
+class _Assigned:
+    """The parameters of the model that a rank makes, and the first assignment of them to buckets."""
+
+    def __init__(self) -> None:
+        self.parameters: Sequence[torch.Tensor] = ()
+        self.buckets: Sequence[Sequence[int]] = ()
+
+
+_assigned = RankLocal(_Assigned)
+
+
+def watch_assignment(patches: Patches) -> None:
+    """Note how each model that is made assigns its parameters to buckets from now on."""
+    assigning: Any = dist._compute_bucket_assignment_by_size
+
+    @functools.wraps(assigning)
+    def assigned(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        found = assigning(tensors, *args, **kwargs)
+        here = _assigned.here
+        here.parameters, here.buckets = tensors, found[0]
+        return found
+
+    patches.replace(dist, "_compute_bucket_assignment_by_size", assigned)
+
+
+class Buckets:
+    """The buckets of one model: first as it is made, and then in the order in which gradients were ready."""
+
+    def __init__(self, model: DistributedDataParallel, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        names = {id(one): name for name, one in model.module.named_parameters()}
+        here = _assigned.here
+        self._parameters = [(names.get(id(one), ""), one.numel()) for one in here.parameters]
+        self._group = model.process_group.group_name
+        self._looks = _LOOKS if len(self._parameters) <= _MOST_PARAMETERS else 0
+        # Gradients of the last layers are ready first.
+        first, here.parameters, here.buckets = here.buckets[::-1], (), ()
+        if self._looks:
+            self._write(first)
+
+    def look(self, model: DistributedDataParallel) -> None:
+        """Write down the buckets that have been laid out anew, when that is first known."""
+        if not self._looks:
+            return
+        self._looks -= 1
+        laid_out = model._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+        if isinstance(laid_out, str) and laid_out:
+            self._looks = 0
+            self._write([[int(place) for place in one.split()] for one in laid_out.split(",")])
+
+    def _write(self, buckets: Sequence[Sequence[int]]) -> None:
+        known = all(0 <= place < len(self._parameters) for one in buckets for place in one)
+        if known and buckets and self._recorder is not None:
+            laid_out = [[self._parameters[place] for place in one] for one in buckets]
+            self._recorder.event("buckets", group=self._group, buckets=laid_out)
