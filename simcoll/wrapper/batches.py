@@ -33,7 +33,7 @@ from simcoll.values.choice import Choice
 from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import folded
 from simcoll.wrapper.first_inputs import FirstInputs
-from simcoll.wrapper.process_group import RecordedProcessGroup
+from simcoll.wrapper.process_group import calls_made
 from simcoll.wrapper.random_states import random_state
 
 _STEPS_IN_A_ROW = 4
@@ -254,11 +254,6 @@ def watch_fsdp(patches: Patches, enter: Enter) -> None:
 
 
 _patching = threading.Lock()
-
-
-def calls_made(group: Any) -> int | None:
-    """The number of collectives that this rank has made in a group; None where the group is not recorded."""
-    return group.collectives_made if isinstance(group, RecordedProcessGroup) else None
 
 
 _Item: TypeAlias = "torch.Tensor | str"

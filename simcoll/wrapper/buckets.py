@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simcoll.core.patches import Patches
 from simcoll.core.rank_local import RankLocal
 from simcoll.recorder.recorder import Recorder
+from simcoll.wrapper.process_group import calls_made
 
 _MOST_PARAMETERS = 4000
 """Parameters of a model whose buckets are written down."""
@@ -49,30 +50,42 @@ def watch_assignment(patches: Patches) -> None:
 class Buckets:
     """The buckets of one model: first as it is made, and then in the order in which gradients were ready."""
 
-    def __init__(self, model: DistributedDataParallel, recorder: Recorder | None) -> None:
+    def __init__(self, model: DistributedDataParallel, ordinal: int, recorder: Recorder | None) -> None:
+        """``ordinal`` is the model's among those of its group."""
+        self._ordinal = ordinal
         self._recorder = recorder
         names = {id(one): name for name, one in model.module.named_parameters()}
         here = _assigned.here
         self._parameters = [(names.get(id(one), ""), one.numel()) for one in here.parameters]
         self._group = model.process_group.group_name
         self._looks = _LOOKS if len(self._parameters) <= _MOST_PARAMETERS else 0
+        self._made: list[int] = []
         # Gradients of the last layers are ready first.
         first, here.parameters, here.buckets = here.buckets[::-1], (), ()
         if self._looks:
-            self._write(first)
+            self._write(first, 0)
 
     def look(self, model: DistributedDataParallel) -> None:
-        """Write down the buckets that have been laid out anew, when that is first known."""
-        if not self._looks:
+        """A training pass begins: write down the buckets that have been laid out anew, when that is first known.
+
+        That is after the first backward pass at the earliest, and before this pass.
+        """
+        made = calls_made(model.process_group)
+        if not self._looks or made is None:
             return
         self._looks -= 1
+        self._made.append(made)
         laid_out = model._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
         if isinstance(laid_out, str) and laid_out:
             self._looks = 0
-            self._write([[int(place) for place in one.split()] for one in laid_out.split(",")])
+            since = self._made[1] if len(self._made) > 1 else 0
+            self._write([[int(place) for place in one.split()] for one in laid_out.split(",")], since)
 
-    def _write(self, buckets: Sequence[Sequence[int]]) -> None:
+    def _write(self, buckets: Sequence[Sequence[int]], since: int) -> None:
         known = all(0 <= place < len(self._parameters) for one in buckets for place in one)
         if known and buckets and self._recorder is not None:
             laid_out = [[self._parameters[place] for place in one] for one in buckets]
-            self._recorder.event("buckets", group=self._group, buckets=laid_out)
+            until = self._made[-1] if self._made else 0
+            self._recorder.event(
+                "buckets", group=self._group, model=self._ordinal, buckets=laid_out, since=since, seen=until
+            )

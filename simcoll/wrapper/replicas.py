@@ -44,9 +44,10 @@ from simcoll.values.choice import Choice, budget_wanted
 from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
-from simcoll.wrapper.batches import BatchWatch, Ranks, calls_made, ranks_of_ddp, watch_fsdp
+from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
 from simcoll.wrapper.buckets import Buckets, watch_assignment
 from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
+from simcoll.wrapper.process_group import calls_made
 from simcoll.wrapper.random_states import RandomWatch
 
 _BETWEEN_STATES = 8
@@ -208,7 +209,7 @@ class ReplicaWatch:
         self._ordinals[group] += 1
         self._known.clear()
         known = self._models[model] = _Model(model.process_group, self._ordinals[group], parameters)
-        known.buckets = Buckets(model, self._session.existing_recorder())
+        known.buckets = Buckets(model, known.ordinal, self._session.existing_recorder())
 
     # Optimizers.
 

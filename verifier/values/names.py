@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from simcoll.core.record import text
+from simcoll.core.record import number, text
 from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 from simcoll.verifier.values.digests import CallValues, RankValues
@@ -57,7 +57,7 @@ def name_of(values: CallValues, one: RankValues, columns: Sequence[GroupColumns]
 
 def _buckets_of(part: Part, values: CallValues) -> Iterator[_Bucket]:
     """The buckets that a call may have sent: of its size, after calls of the sizes of the buckets before."""
-    for laid_out in _layouts(part.trace, values.group.name):
+    for laid_out in _layouts(part.trace, values.group.name, values.sequence):
         for place in range(len(laid_out)):
             sizes = [bucket.elements for bucket in laid_out[: place + 1]]
             if all(_elements(part, values.sequence - back) == size for back, size in enumerate(reversed(sizes))):
@@ -71,13 +71,29 @@ def _elements(part: Part, sequence: int) -> int | None:
     return record.call.inputs[0].elements
 
 
-def _layouts(trace: Trace, group: str) -> Iterator[list[_Bucket]]:
+def _layouts(trace: Trace, group: str, sequence: int) -> Iterator[list[_Bucket]]:
+    """The layouts of buckets that may hold for a call of a group: of each model the last one before it that was seen,
+    and those after.
+    """
+    found: dict[int, list[list[_Bucket]]] = {}
     for event in trace.events:
+        since, seen = number(event, "since") or 0, number(event, "seen") or 0
         buckets = event.data.get("buckets")
-        if event.kind == "buckets" and text(event, "group") == group and isinstance(buckets, list):
-            found = [_bucket(one) for one in buckets]
-            if None not in found:
-                yield [one for one in found if one is not None]
+        if (
+            event.kind != "buckets"
+            or text(event, "group") != group
+            or since >= sequence
+            or not isinstance(buckets, list)
+        ):
+            continue
+        laid_out = [_bucket(one) for one in buckets]
+        known = [one for one in laid_out if one is not None]
+        if len(known) == len(laid_out):
+            mine = found.setdefault(number(event, "model") or 0, [])
+            if seen < sequence:
+                mine.clear()
+            mine.append(known)
+    return (one for mine in found.values() for one in mine)
 
 
 def _bucket(value: object) -> _Bucket | None:

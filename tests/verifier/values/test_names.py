@@ -26,10 +26,12 @@ def message(program: Any, backend: str) -> str:
     return finding.message
 
 
-def train(rank: int, broken: str, step_of_it: int, sizes: tuple[int, ...] = (5, 9, 7, 3)) -> None:
+def train(
+    rank: int, broken: str, step_of_it: int, sizes: tuple[int, ...] = (5, 9, 7, 3), megabytes: float = 2e-4
+) -> None:
     torch.manual_seed(0)
     layers = [nn.Linear(one, other) for one, other in itertools.pairwise(sizes)]
-    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.0002)
+    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=megabytes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = torch.Generator().manual_seed(rank)
     for step in range(6):
@@ -47,6 +49,13 @@ def train(rank: int, broken: str, step_of_it: int, sizes: tuple[int, ...] = (5, 
 def test_the_parameter_whose_gradient_it_is(broken: str, step: int, backend: str) -> None:
     said = message(lambda rank: train(rank, broken, step), backend)
     assert f"into all_reduce, the first in the gradient of {broken}: no collective before" in said
+
+
+def test_one_bucket_that_is_laid_out_anew() -> None:
+    """The first layout is in the order of the parameters, the second in that of their gradients."""
+    for step in (0, 3):
+        said = message(lambda rank, step=step: train(rank, "0.weight", step, (5, 9, 3), 1.0), "threaded")
+        assert "the first in the gradient of 0.weight" in said
 
 
 def test_a_name_that_is_not_known_is_not_guessed() -> None:
