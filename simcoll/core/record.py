@@ -218,7 +218,8 @@ class Event:
       on this rank), ``ranks`` (global), ``form`` (a digest of their dtypes and shapes), ``sources`` (of each place);
     * ``promised``: what such ranks held in a step: ``index``, ``number`` (of the step, from 0), ``digests`` (eight
       hexadecimal digits of each place, or dashes) and ``states`` (of the random generators there, as long);
-    * ``buckets``: how DistributedDataParallel lays out gradients: ``group``, ``model`` (its ordinal in the group),
+    * ``buckets``: how DistributedDataParallel, or a unit of FSDP, lays out gradients: ``group``, ``model`` (its ordinal
+      in the group; negative for a unit), ``rows`` (for how many ranks, each with the same part of every parameter),
       ``buckets`` (in the order in which they are sent, of each the names and numbers of elements of its parameters, in
       order), ``since`` (collectives of the group after which this may be so), ``seen`` (after which it is so);
     * ``scaled``: the rank has made a GradScaler;

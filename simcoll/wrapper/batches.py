@@ -32,6 +32,7 @@ from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice
 from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import folded
+from simcoll.wrapper.buckets import write_units
 from simcoll.wrapper.first_inputs import FirstInputs
 from simcoll.wrapper.process_group import calls_made
 from simcoll.wrapper.random_states import random_state
@@ -153,6 +154,7 @@ class BatchWatch:
             return None
         index = self._count
         self._count += 1
+        write_units(ranks.units, recorder)
         self._ordinals[ranks.members] += 1
         recorder.event(
             "inputs",
@@ -207,6 +209,8 @@ class Ranks:
 
     members: tuple[int, ...]
     groups: tuple[dist.ProcessGroup, ...]
+    units: tuple[Any, ...] = ()
+    """The groups of parameters of FSDP."""
 
 
 def ranks_of_ddp(model: DistributedDataParallel) -> Ranks:
@@ -217,14 +221,16 @@ def ranks_of_ddp(model: DistributedDataParallel) -> Ranks:
 
 def _ranks_of_fsdp(state: Any) -> Ranks | None:
     """The ranks over which FSDP shards or replicates; None where that is not known."""
-    for one in (state, *state._state_ctx.all_states):
+    units = []
+    for one in dict.fromkeys((state, *state._state_ctx.all_states)):
         groups = getattr(one, "_fsdp_param_groups", None)
-        for unit in groups if groups is not None else [one._fsdp_param_group]:
-            info = None if unit is None else unit.mesh_info
-            if info is not None and not getattr(info, "is_spmd_mesh", False):
-                made = (getattr(info, f"{name}_process_group", None) for name in ("shard", "replicate"))
-                ranks = sorted(info.mesh.mesh.flatten().tolist())
-                return Ranks(tuple(ranks), tuple(group for group in made if group is not None))
+        units += [unit for unit in (groups if groups is not None else [one._fsdp_param_group]) if unit is not None]
+    for unit in units:
+        info = unit.mesh_info
+        if info is not None and not getattr(info, "is_spmd_mesh", False):
+            made = (getattr(info, f"{name}_process_group", None) for name in ("shard", "replicate"))
+            ranks = sorted(info.mesh.mesh.flatten().tolist())
+            return Ranks(tuple(ranks), tuple(group for group in made if group is not None), tuple(units))
     return None
 
 

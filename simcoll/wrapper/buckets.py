@@ -1,9 +1,10 @@
-"""Writes down which parameters lie in the buckets in which DistributedDataParallel sends its gradients."""
+"""Writes down which parameters lie in the buckets in which DistributedDataParallel, and FSDP, send gradients."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from simcoll.wrapper.process_group import calls_made
 _MOST_PARAMETERS = 4000
 """Parameters of a model whose buckets are written down."""
 
+_MOST_UNITS = 500
 _LOOKS = 8
 """Passes after which the buckets are those of the model, if they are laid out anew at all."""
 
@@ -89,3 +91,18 @@ class Buckets:
             self._recorder.event(
                 "buckets", group=self._group, model=self._ordinal, buckets=laid_out, since=since, seen=until
             )
+
+
+def write_units(units: Iterable[Any], recorder: Recorder) -> None:
+    """Write down the gradients that each unit of FSDP's ``fully_shard`` reduces together: a row for each rank, in which
+    every parameter has a part of the same size.
+    """
+    ordinals: Counter[str] = Counter()
+    for unit in [*units][:_MOST_UNITS]:
+        group = getattr(unit.mesh_info, "shard_process_group", None)
+        parameters = [(one._param_fqn, one.padded_sharded_param_size.numel()) for one in unit.fsdp_params]
+        if group is None or len(parameters) > _MOST_PARAMETERS or not all(name for name, _ in parameters):
+            continue
+        ordinals[group.group_name] += 1
+        known = {"group": group.group_name, "model": -ordinals[group.group_name], "buckets": [parameters]}
+        recorder.event("buckets", **known, rows=group.size())

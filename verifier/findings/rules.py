@@ -80,7 +80,8 @@ NON_FINITE_INPUT = Rule(
     "non-finite-input",
     "Look at what this rank computed before the call; with --values all this is the first call that carried it.",
     means=(
-        "A rank put NaN or an infinity into a collective, and no collective before had brought it any. Ranks that only "
+        "A rank put NaN or an infinity into a collective, and no collective before had brought it any. The parameter "
+        "whose gradient it is, or which of several tensors, is named where that is known. Ranks that only "
         "pass on what they received are not named. Not reported are infinities in a minimum or maximum, infinities "
         "that are only moved, the same number of infinities of one sign on every rank (a mask), and overflows that a "
         "program with loss scaling recovers from. Needs --values; with --values sample the call is the first of those "
@@ -207,9 +208,10 @@ RANDOM_STATE = Rule(
         "those of none, and layers that are kept whole get different gradients and drift apart."
     ),
     example=(
-        "model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))\n"
-        'parallelize_module(model, mesh, {"0": RowwiseParallel(), "2": ColwiseParallel()})\n'
-        "torch.manual_seed(rank)"
+        "model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))\n"
+        'parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel(), "3": ColwiseParallel()})\n'
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\ntorch.manual_seed(rank)\n"
+        "for _ in range(3):\n    model(torch.ones(2, 8)).sum().backward()\n    optimizer.step()"
     ),
     remedy=(
         "Call torch.manual_seed with the rank in the data-parallel group, not with the global rank. Dropout inside the "

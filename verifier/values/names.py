@@ -13,16 +13,22 @@ from simcoll.verifier.values.digests import CallValues, RankValues
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """The parameters whose gradients are sent together: their names and numbers of elements."""
+    """The parameters whose gradients are sent together: their names and numbers of elements, in each of the rows."""
 
     parameters: tuple[tuple[str, int], ...]
+    rows: int = 1
 
     @property
     def elements(self) -> int:
+        return self.rows * self._row
+
+    @property
+    def _row(self) -> int:
         return sum(count for _, count in self.parameters)
 
     def at(self, place: int) -> str:
         """The name of the parameter that has the element at a place."""
+        place %= max(self._row, 1)
         for name, count in self.parameters:
             if place < count:
                 return name
@@ -86,7 +92,7 @@ def _layouts(trace: Trace, group: str, sequence: int) -> Iterator[list[_Bucket]]
             or not isinstance(buckets, list)
         ):
             continue
-        laid_out = [_bucket(one) for one in buckets]
+        laid_out = [_bucket(one, number(event, "rows") or 1) for one in buckets]
         known = [one for one in laid_out if one is not None]
         if len(known) == len(laid_out):
             mine = found.setdefault(number(event, "model") or 0, [])
@@ -96,7 +102,7 @@ def _layouts(trace: Trace, group: str, sequence: int) -> Iterator[list[_Bucket]]
     return (one for mine in found.values() for one in mine)
 
 
-def _bucket(value: object) -> _Bucket | None:
+def _bucket(value: object, rows: int) -> _Bucket | None:
     if not isinstance(value, list):
         return None
     parameters = tuple(
@@ -104,4 +110,4 @@ def _bucket(value: object) -> _Bucket | None:
         for one in value
         if isinstance(one, (list, tuple)) and len(one) == 2 and isinstance(one[0], str) and type(one[1]) is int
     )
-    return _Bucket(parameters) if len(parameters) == len(value) else None
+    return _Bucket(parameters, rows) if len(parameters) == len(value) else None

@@ -11,6 +11,8 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from simcoll.testing import try_ranks
@@ -56,6 +58,27 @@ def test_one_bucket_that_is_laid_out_anew() -> None:
     for step in (0, 3):
         said = message(lambda rank, step=step: train(rank, "0.weight", step, (5, 9, 3), 1.0), "threaded")
         assert "the first in the gradient of 0.weight" in said
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_a_parameter_of_fully_shard() -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+        for part in (model[0], model):
+            fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = torch.Generator().manual_seed(rank)
+        for step in range(3):
+            optimizer.zero_grad()
+            out = model(torch.rand(4, 6, generator=data))
+            if rank == 1 and step == 1:
+                out = out * float("nan")
+            out.square().mean().backward()
+            optimizer.step()
+
+    assert "the first in the gradient of 1." in message(program, "gloo")
 
 
 def test_a_name_that_is_not_known_is_not_guessed() -> None:
