@@ -61,7 +61,8 @@ class _Numpy:
         table = real.reshape(rows, -1)
         starts = range(0, table.shape[1], SUMMED_BLOCK)
         parts = [[np.dot(part, part) for part in (row[at : at + SUMMED_BLOCK] for at in starts)] for row in table]
-        return np.array(parts, np.float64).reshape(rows, -1).sum(1)
+        found: _Array = np.array(parts, np.float64).reshape(rows, -1).sum(1)
+        return found
 
     def largest(self, flat: _Array) -> _Array:
         found: _Array = np.abs(self.reals(flat)).max()
