@@ -268,7 +268,7 @@ class ReplicaWatch:
         return placed if placed.sets else None
 
     def _place(self, optimizer: Optimizer, kind: type) -> _Placed:
-        parameters = [one for one in _parameters(optimizer) if isinstance(one, kind)]
+        parameters: list[Any] = [one for one in _parameters(optimizer) if isinstance(one, kind)]
         found: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for one in parameters:
             ranks = holders(one.device_mesh, one.placements)
