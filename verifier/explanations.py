@@ -448,7 +448,7 @@ _LOST: Final = Explanation(
 )
 
 _VALUES: Final = Explanation(
-    "wrong values", ("SC901", "SC902", "SC903", "SC904"), _wrong_values, yields_to=_names(_PARTED)
+    "wrong values", ("SC901", "SC902", "SC903", "SC904", "SC906"), _wrong_values, yields_to=_names(_PARTED)
 )
 
 _EARLIER_VALUES: Final = Explanation("wrong values before calls disagree", ("SC902", "SC903"), _earlier_wrong_values)

@@ -49,7 +49,7 @@ _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
 _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
 _STEPS = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "steps")
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
-_MANY = frozenset({"values", "state", "batch"})
+_MANY = frozenset({"values", "state", "batch", "promised"})
 """Events that calls and steps have: they must not take the room of all others."""
 
 _CLIPPED_TEXT = 10_000

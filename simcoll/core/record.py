@@ -211,7 +211,19 @@ class Event:
       ``ordinal`` (among the models of these ranks), ``source``;
     * ``batch``: what such a model got in the first training pass of a step: ``inputs`` (its index), ``number`` (of the
       step, from 0), ``hash`` (of all tensors), ``data`` (of those that are data);
+    * ``trained``: what such a step did: ``inputs``, ``number``, ``calls`` (of each of the model's groups how many
+      collectives were made before it, and by its end), ``random`` (the state of the generators before it), ``drew``
+      (whether it has changed), ``first`` (digests of what entered the first layers before it did);
+    * ``activations``: places of a training step at which ranks have to hold activations alike: ``index`` (of the list
+      on this rank), ``ranks`` (global), ``form`` (a digest of their dtypes and shapes), ``sources`` (of each place);
+    * ``promised``: what such ranks held in a step: ``index``, ``number`` (of the step, from 0), ``digests`` (eight
+      hexadecimal digits of each place, or dashes) and ``states`` (of the random generators there, as long);
+    * ``buckets``: how DistributedDataParallel, or a unit of FSDP, lays out gradients: ``group``, ``model`` (its ordinal
+      in the group; negative for a unit), ``rows`` (for how many ranks, each with the same part of every parameter),
+      ``buckets`` (in the order in which they are sent, of each the names and numbers of elements of its parameters, in
+      order), ``since`` (collectives of the group after which this may be so), ``seen`` (after which it is so);
     * ``scaled``: the rank has made a GradScaler;
+    * ``unchecked``: a check of values has failed itself, and none is made from here on: ``type``, ``message``;
     * ``step``: the program has marked the end of a step: ``number`` (from 1; thinned out, `simcoll.core.steps`);
     * ``steps``: what a reader adds, with no time: ``ended``, how many steps the program had marked;
     * ``exit``: the interpreter ended by itself.

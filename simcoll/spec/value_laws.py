@@ -6,9 +6,8 @@ elements of several ranks are reduced. Sums of a rank's digests must give the di
 * moved elements by a sum of hashes, each times an odd weight for its place, modulo 2^64;
 * sums of integers by the same sum over the elements themselves, which is linear, modulo 2^width;
 * minimum, maximum, products and bits of integers by the reduction of a rank's elements to one;
-* sums of floats within a bound on rounding (K.-H. Huang, J. A. Abraham, Algorithm-Based Fault Tolerance for Matrix
-  Operations, IEEE Transactions on Computers C-33 (6), 1984; N. J. Higham, Accuracy and Stability of Numerical
-  Algorithms, section 4.2, has the bound on sums);
+* sums of floats, each with a sign that follows from its place, within a bound on rounding (K.-H. Huang, J. A. Abraham,
+  Algorithm-Based Fault Tolerance for Matrix Operations, IEEE Transactions on Computers C-33 (6), 1984);
 * every reduction element by element at a few places that the call's position selects (:func:`spots`).
 
 This module imports neither numpy nor torch.
@@ -16,6 +15,7 @@ This module imports neither numpy nor torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -33,6 +33,13 @@ SPOTS_ALONE: Final = 24
 
 MOST_PARTS: Final = 64
 """Members of a group up to which a rank writes down digests of the part for each, which show a wrong receiver."""
+
+SUMMED_BLOCK: Final = 1 << 16
+SUMMED_TOGETHER: Final = 4
+"""Floats that are summed as one block, and those among them that share a sign: a fourth of a block apart."""
+
+_CERTAIN: Final = 9.0
+"""Standard deviations that a sum with random signs leaves with a chance of 2 exp(-81 / 2), less than 1e-17."""
 
 _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
@@ -185,23 +192,72 @@ def unit_roundoff(dtype: str) -> float | None:
     return _ROUNDOFF.get(_REAL.get(dtype, dtype))
 
 
-def sum_bound(dtype: str, ranks: int, elements: int, magnitude: float) -> float | None:
-    """The largest difference that rounding can make between the sum of all elements of all inputs and that of the
-    outputs: ``magnitude`` is the sum of the inputs' absolute values, ``elements`` counts those of the output.
+def signs() -> bytes:
+    """A bit for each element of a block: whether it counts as it is (1), or negated (0), in a sum of floats."""
+    return b"".join(mixed(word).to_bytes(8, "big") for word in range(SUMMED_BLOCK // 64))
 
-    Each element is rounded at most ``ranks`` + 2 times (an average is scaled by a rounded factor), whatever the order
-    of the additions; values too small for the dtype may be flushed to zero; and the digests themselves are sums of
-    float64. None where no bound is known.
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Floats that are reduced, as sums: ``ranks`` rows of ``elements`` in ``rows`` pieces whose places begin anew, in
+    ``copies`` that have the same places; the sum of all their ``squares``, to within 1 %.
     """
-    unit, smallest = unit_roundoff(dtype), _SMALLEST.get(_REAL.get(dtype, dtype))
-    if unit is None or smallest is None:
+
+    dtype: str
+    ranks: int
+    elements: int
+    squares: float
+    averaged: bool = False
+    rows: int = 1
+    copies: int = 1
+
+
+def sum_bound(of: Summed) -> float | None:
+    """The largest difference that rounding can make between the signed sum of all inputs and that of the results, but
+    for a chance of 1e-17; of averages, times the number of ranks. None where no bound is known.
+
+    Each element of a result is rounded ``ranks`` times at most, whatever the order of the additions, or twice more
+    where it is scaled to an average (N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), and
+    once for each element that shares its sign before the digests become sums of float64. These errors count with signs
+    that do not depend on them, so their sum is bounded by the root of the sum of their squares (W. Hoeffding,
+    Probability Inequalities for Sums of Bounded Random Variables, Journal of the American Statistical Association 58,
+    1963); the Cauchy-Schwarz inequality has that of the squares of the inputs. Values too small for the dtype, and
+    their squares, may be flushed to zero.
+    """
+    rounding = _rounding(of.dtype, of.ranks, averaged=of.averaged)
+    if rounding is None:
         return None
-    rounding = (ranks + 2) * unit
-    if rounding >= 0.5:
+    real = _REAL.get(of.dtype, of.dtype)
+    working = "float64" if real == "float64" else "float32"
+    rounding += 2 * (SUMMED_TOGETHER - 1) * _ROUNDOFF[working]
+    count = max(of.elements, 1)
+    alike = of.copies * (SUMMED_TOGETHER * (count // SUMMED_BLOCK) + of.rows)
+    size = math.sqrt(of.ranks * (1.01 * of.squares + count * of.ranks * _SMALLEST[working]))
+    error = rounding * min(_CERTAIN * math.sqrt(alike), math.sqrt(count)) * size
+    digests = 4 * (min(count, SUMMED_BLOCK) + count // SUMMED_BLOCK + of.ranks) * 2.0**-53 * math.sqrt(count) * size
+    return error + digests + count * _flushed(real, of.ranks, averaged=of.averaged)
+
+
+def element_bound(dtype: str, ranks: int, magnitude: float, *, averaged: bool = False) -> float | None:
+    """The largest rounding error of one element of a sum, whose terms' absolute values add up to ``magnitude``; of an
+    average, times the number of ranks.
+    """
+    rounding = _rounding(dtype, ranks, averaged=averaged)
+    if rounding is None:
         return None
-    return magnitude * (rounding / (1 - rounding) + 4 * (elements * ranks + 1) * 2.0**-53) + (
-        elements * (ranks + 1) * smallest
-    )
+    return magnitude * (rounding + 2.0**-50) + _flushed(_REAL.get(dtype, dtype), ranks, averaged=averaged)
+
+
+def _rounding(dtype: str, ranks: int, *, averaged: bool) -> float | None:
+    """The relative error of an element that is rounded as often as a sum, or an average, of so many is."""
+    unit = unit_roundoff(dtype)
+    once = None if unit is None else (ranks + 2 * averaged) * unit
+    return None if once is None or once >= 0.5 else once / (1 - once)
+
+
+def _flushed(real: str, ranks: int, *, averaged: bool) -> float:
+    """What flushing to zero can take of an element's inputs and its result."""
+    return (ranks + 1) * (ranks if averaged else 1) * _SMALLEST[real]
 
 
 def may_overflow(dtype: str, largest: float) -> bool:

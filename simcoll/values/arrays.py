@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,14 +11,22 @@ import numpy.typing as npt
 
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
-from simcoll.spec.value_laws import judged
-from simcoll.values.digests import SideDigest, side_digest
+from simcoll.spec.value_laws import SUMMED_BLOCK, judged, signs
+from simcoll.values.digests import ROW, SideDigest, side_digest
 
-HOST_CHUNK = 1 << 15
-"""Elements that are worked on together on a host."""
+HOST_CHUNK = SUMMED_BLOCK
+HOST_BLOCKS = 16
+"""Integers, and blocks of floats, that are worked on together on a host: all that is made of them fits its caches."""
 
 _Array = npt.NDArray[Any]
 _WORDS = {0: np.int64, 4: np.int32, 2: np.int16, 6: np.int16}
+
+
+@functools.cache
+def host_signs() -> _Array:
+    """The signs of the elements of a block, as float64."""
+    bits = np.frombuffer(signs(), np.uint8)
+    return np.unpackbits(bits) * 2.0 - 1.0
 
 
 class _Numpy:
@@ -34,23 +43,47 @@ class _Numpy:
         parts = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
         return parts.astype(np.float64)
 
-    def total(self, flat: _Array) -> _Array:
-        found: _Array = self.reals(flat).sum()
+    def working(self, flat: _Array) -> _Array:
+        parts = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
+        return parts.astype(np.float32) if parts.dtype.itemsize < 4 else parts
+
+    def double(self, real: _Array) -> _Array:
+        return real.astype(np.float64)
+
+    def signs(self, count: int, like: _Array) -> _Array:
+        return host_signs()[:count]
+
+    def weighed(self, table: _Array, weights: _Array) -> _Array:
+        found: _Array = table @ weights
         return found
 
-    def magnitude(self, flat: _Array) -> _Array:
-        found: _Array = np.abs(self.reals(flat)).sum()
+    def squares(self, real: _Array, rows: int) -> _Array:
+        table = real.reshape(rows, -1)
+        starts = range(0, table.shape[1], SUMMED_BLOCK)
+        parts = [[np.dot(part, part) for part in (row[at : at + SUMMED_BLOCK] for at in starts)] for row in table]
+        found: _Array = np.array(parts, np.float64).reshape(rows, -1).sum(1)
         return found
 
     def largest(self, flat: _Array) -> _Array:
         found: _Array = np.abs(self.reals(flat)).max()
         return found
 
-    def is_known_finite(self, total: _Array) -> bool:
-        return bool(np.isfinite(total))
+    def lines(self, flat: _Array) -> tuple[_Array, _Array]:
+        flat = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
+        whole = flat.shape[0] - flat.shape[0] % (ROW * 8 // flat.itemsize)
+        words = np.ascontiguousarray(flat[:whole]).view(np.uint8)
+        # A view of other elements has to begin at one of them.
+        words = words if words.ctypes.data % 8 == 0 else words.copy()
+        return words.view(np.int64).reshape(-1, ROW), flat[whole:]
+
+    def is_known_finite(self, sums: _Array) -> bool:
+        return bool(np.isfinite(sums).all())
 
     def chunk(self, like: _Array) -> int:
         return HOST_CHUNK
+
+    def blocks(self, like: _Array) -> int:
+        return HOST_BLOCKS
 
     def odd(self, count: int, like: _Array) -> _Array:
         return np.arange(1, 2 * count, 2, dtype=np.int64)
@@ -94,8 +127,9 @@ def document(found: SideDigest) -> dict[str, object]:
     values: dict[str, object] = {name: number(value.item()) for name, value in found.numbers.items()}
     if found.points:
         values["points"] = [[number(value) for value in point.tolist()] for point in found.points]
-    if found.parts is not None:
-        values["parts"] = [number(value) for value in found.parts.tolist()]
+    for name, parts in (("parts", found.parts), ("squared_parts", found.squared_parts)):
+        if parts is not None:
+            values[name] = [number(value) for value in parts.tolist()]
     return values
 
 

@@ -67,9 +67,16 @@ class Choice:
         self._spent = 0.0
         self._asked = 0
         self._bar = _FIRST_BAR
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Take nothing from now on."""
+        self.stopped = True
 
     def takes(self, sequence: int) -> bool:
         """True if the values of a group's collective of this number are to be checked."""
+        if self.stopped:
+            return False
         late = mixed(sequence) >> (64 - (sequence // _EVERY_CALL_UP_TO).bit_length())
         if self._all or late:
             return not late

@@ -116,7 +116,7 @@ class Hasher:
                     continue
                 row = _ROW * 8 // flat.element_size()
                 whole = flat.shape[0] - flat.shape[0] % row
-                words.append((place, _aligned(flat[:whole]).view(torch.int64).reshape(-1, _ROW).sum(1)))
+                words.append((place, aligned(flat[:whole]).view(torch.int64).reshape(-1, _ROW).sum(1)))
                 pieces[flat.element_size()].append((place, _as_integers(flat[whole:])))
             for _, parts in sorted(pieces.items()):
                 words += parts
@@ -161,7 +161,7 @@ def _as_integers(flat: torch.Tensor) -> torch.Tensor:
     return flat.view(_INTEGERS.get(flat.element_size(), torch.int64))
 
 
-def _aligned(flat: torch.Tensor) -> torch.Tensor:
+def aligned(flat: torch.Tensor) -> torch.Tensor:
     """The row itself, or a copy where words of eight bytes cannot begin at its first element."""
     shifted = flat.storage_offset() * flat.element_size() % 8 or flat.data_ptr() % 8
     return flat.clone() if shifted else flat

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import and_, or_, xor
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
@@ -18,6 +19,8 @@ from simcoll.spec.value_laws import (
     MOST_PARTS,
     SPOTS,
     SPOTS_ALONE,
+    SUMMED_BLOCK,
+    SUMMED_TOGETHER,
     Piece,
     ValueLaw,
     folded,
@@ -34,7 +37,22 @@ Array: TypeAlias = Any
 
 _BITS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType({"band": and_, "bor": or_, "bxor": xor})
 
+_NOWHERE = 1 << 61
+"""The place of what is not there, beyond all others."""
+
+_KINDS = 3
+"""Numbers that are not finite: NaN, and two infinities."""
+
 _ADDED, _FACTOR = 0x5851F42D4C957F2D, 0x14057B7EF767814F
+
+_SMALL = 1 << 15
+"""Bytes of a part up to which it is hashed word by word."""
+
+ROW = 255
+"""Words in a row of a larger part. An odd number, so that a bit which flips in all words of a row shows in its sum."""
+
+_ROWS = 256
+"""Rows that are added up together: their words, half a megabyte, fit a core's cache."""
 
 
 class Library(Protocol):
@@ -54,24 +72,44 @@ class Library(Protocol):
         """Floats as float64; a complex number as two."""
         ...
 
-    def total(self, flat: Array) -> Array:
-        """The sum of floats as float64, in which no finite sum of narrower ones overflows."""
+    def working(self, flat: Array) -> Array:
+        """Floats in the narrowest dtype in which to compute, float32 or float64; a complex number as two."""
         ...
 
-    def magnitude(self, flat: Array) -> Array:
-        """The sum of the absolute values of floats as float64."""
+    def double(self, real: Array) -> Array:
+        """Floats of that dtype as float64."""
+        ...
+
+    def signs(self, count: int, like: Array) -> Array:
+        """The first of :func:`~simcoll.spec.value_laws.signs`, on the device of ``like``."""
+        ...
+
+    def weighed(self, table: Array, weights: Array) -> Array:
+        """The weighted sum of each row of a table of float64."""
+        ...
+
+    def squares(self, real: Array, rows: int) -> Array:
+        """The sum of the squares of each row of floats that :meth:`working` made, as float64, to within 1 %."""
         ...
 
     def largest(self, flat: Array) -> Array:
         """The largest absolute value of floats as float64."""
         ...
 
-    def is_known_finite(self, total: Array) -> bool:
-        """True if a sum is known to be finite, without waiting for it: then all its terms are finite."""
+    def lines(self, flat: Array) -> tuple[Array, Array]:
+        """The bytes of a row of elements as a table of rows of ``ROW`` 64-bit integers, and the elements left over."""
+        ...
+
+    def is_known_finite(self, sums: Array) -> bool:
+        """True if sums are known to be finite, without waiting for them: then all their terms are finite."""
         ...
 
     def chunk(self, like: Array) -> int:
         """Elements to work on together: on a host, as many as fit its caches."""
+        ...
+
+    def blocks(self, like: Array) -> int:
+        """Blocks of floats to work on together."""
         ...
 
     def odd(self, count: int, like: Array) -> Array:
@@ -95,12 +133,14 @@ class Library(Protocol):
 class SideDigest:
     """The numbers of one side of a call, by their names: see :class:`simcoll.verifier.values.digests.SideValues`.
 
-    ``points`` are its elements at the selected places, ``parts`` has a number for the part sent to each peer.
+    ``points`` are its elements at the selected places, ``parts`` has a number for the part sent to each peer, and of
+    sums of floats ``squared_parts`` another one.
     """
 
     numbers: dict[str, Array]
     points: list[Array]
     parts: Array | None = None
+    squared_parts: Array | None = None
 
 
 def side_digest(
@@ -120,12 +160,8 @@ def side_digest(
     fold = folded(operation, dtype)
     peers = group_size if sent and law.sent_in_parts and group_size <= MOST_PARTS else 0
 
-    def weigh(name: str, read: _Read) -> None:
-        weighed = [
-            (piece, _row_sums(read(_block(rows, piece), len(piece.peers)), piece.place, library, hashed=name == "hash"))
-            for piece in cut
-            if piece.count
-        ]
+    def weigh(name: str, sums: Callable[[Array, Piece], Array]) -> None:
+        weighed = [(piece, sums(_block(rows, piece), piece)) for piece in cut if piece.count]
         salted = [
             (piece, sums * library.row(_salts(law, piece, group_rank, sent=sent), sums)) for piece, sums in weighed
         ]
@@ -133,22 +169,26 @@ def side_digest(
         found.parts = _by_peer(salted, peers, library.row([0], rows[0]), library)
 
     if not law.reduced or (not sent and law.replicated):
-        weigh("hash", library.words)
+        weigh("hash", lambda block, piece: _hashes(block, len(piece.peers), piece.place, library))
     if is_linear(law.reduced, operation, dtype):
-        weigh("linear", library.integers)
+        weigh(
+            "linear",
+            lambda block, piece: _row_sums(
+                library.integers(block, len(piece.peers)), piece.place, library, hashed=False
+            ),
+        )
     if fold is not None and (number := _folded(fold, rows, library, floats=is_float(dtype))) is not None:
         found.numbers["fold"] = number
     if is_float(dtype) and (sent or law.reduced):
-        found.numbers |= _sizes(rows, library, sent=sent)
-        if law.reduced and peers:
-            sums = [(piece, _part_sums(_block(rows, piece), len(piece.peers), library)) for piece in cut if piece.count]
-            found.parts = _by_peer(sums, peers, library.reals(rows[0][:0]), library)
+        sizes = [
+            (piece, _sizes(_block(rows, piece), len(piece.peers), library, sent=sent)) for piece in cut if piece.count
+        ]
+        _add_sizes(found, sizes, peers if law.reduced else 0, rows, library)
+        if sent and dtype == "float16" and (largest := [library.largest(row) for row in rows if row.shape[0]]):
+            found.numbers["largest"] = library.joined(largest).max()
     if operation is not None:
         found.points = _points(law, call, buffers, rows, group_rank, group_size, sequence, library, sent=sent)
     return found
-
-
-_Read: TypeAlias = Callable[[Any, int], Any]
 
 
 def _block(rows: Sequence[Array], piece: Piece) -> Array:
@@ -157,10 +197,6 @@ def _block(rows: Sequence[Array], piece: Piece) -> Array:
 
 def _salts(law: ValueLaw, piece: Piece, group_rank: int, *, sent: bool) -> list[int]:
     return [salt(law, *((group_rank, peer) if sent else (peer, group_rank))) for peer in piece.peers]
-
-
-def _part_sums(block: Array, rows: int, library: Library) -> Array:
-    return library.reals(block).reshape(rows, -1).sum(1)
 
 
 def _by_peer(sums: Sequence[tuple[Piece, Array]], peers: int, none: Array, library: Library) -> Array | None:
@@ -172,6 +208,30 @@ def _by_peer(sums: Sequence[tuple[Piece, Array]], peers: int, none: Array, libra
     return library.joined(
         [library.joined([zero, *(one for other, one in ones if other == peer)]).sum() for peer in range(peers)]
     )
+
+
+def _hashes(block: Array, rows: int, place: int, library: Library) -> Array:
+    """A hash of the bits of each row of elements.
+
+    A small row is hashed word by word. The words of a larger one are laid out in a table, and the sums of its rows and
+    of its columns are hashed: words that change places change one or the other.
+    """
+    count = block.shape[0] // rows
+    if block.nbytes // rows <= _SMALL:
+        return _row_sums(library.words(block, rows), place, library, hashed=True)
+    found = []
+    for first in range(0, block.shape[0], count):
+        table, rest = library.lines(block[first : first + count])
+        sums = [library.words(rest, 1)[0]] if rest.shape[0] else []
+        columns = None
+        step = _ROWS * max(1, library.chunk(table) >> 16)
+        for start in range(0, table.shape[0], step):
+            part = table[start : start + step]
+            sums.append(part.sum(1))
+            columns = part.sum(0) if columns is None else columns + part.sum(0)
+        words = library.joined([*sums, columns])
+        found.append(_row_sums(words.reshape(1, -1), place, library, hashed=True))
+    return library.joined(found)
 
 
 def _row_sums(table: Array, place: int, library: Library, *, hashed: bool) -> Array:
@@ -217,29 +277,102 @@ def _reduced(operation: str, row: Array, library: Library) -> Array:
     return row.sum()
 
 
-def _sizes(rows: Sequence[Array], library: Library, *, sent: bool) -> dict[str, Array]:
-    """The sum of floats, for sent ones that of their magnitudes too, and the numbers of NaNs and infinities."""
-    names = ("sum", "magnitude", "largest", "nan", "plus", "minus") if sent else ("sum", "nan", "plus", "minus")
-    found: dict[str, list[Array]] = {name: [] for name in names}
-    for row in rows:
-        step = library.chunk(row)
-        for start in range(0, row.shape[0], step):
-            part = row[start : start + step]
-            found["sum"].append(library.total(part))
-            if sent:
-                found["magnitude"].append(library.magnitude(part))
-                found["largest"].append(library.largest(part))
-            if not library.is_known_finite(found["sum"][-1]):
-                part = library.reals(part)
-                found["nan"].append((part != part).sum())
-                found["plus"].append((part == float("inf")).sum())
-                found["minus"].append((part == float("-inf")).sum())
-    if not found["sum"]:
-        return {}
-    none = library.row([0], rows[0])
-    counts = {name: library.joined([none, *found[name]]).sum() for name in ("nan", "plus", "minus")}
-    whole = {name: library.joined(found[name]).sum() for name in names if name in ("sum", "magnitude")}
-    return whole | counts | ({"largest": library.joined(found["largest"]).max()} if sent else {})
+@dataclass(slots=True)
+class _Sizes:
+    """Of each row of a block of floats the checksum, for sent ones the sum of squares; of all rows the numbers of NaNs
+    and infinities, and the place of the first in the block, or ``_NOWHERE``; None: they are known to be finite.
+    """
+
+    sums: Array
+    squares: Array | None
+    counts: Array | None
+
+
+def _sizes(block: Array, rows: int, library: Library, *, sent: bool) -> _Sizes:
+    count, step = block.shape[0] // rows, library.blocks(block) * SUMMED_BLOCK
+    # A complex number is two.
+    if (rows == 1 and count <= step) or 2 * count < SUMMED_BLOCK:
+        return _measured(block, rows, library, sent=sent)
+    found: list[tuple[_Sizes, int]] = []
+    for first in range(0, block.shape[0], count):
+        parts = [
+            (_measured(block[start : min(start + step, first + count)], 1, library, sent=sent), start - first)
+            for start in range(first, first + count, step)
+        ]
+        found.append((_together(parts, library, one_row=True), first))
+    return _together(found, library, one_row=False)
+
+
+def _together(parts: Sequence[tuple[_Sizes, int]], library: Library, *, one_row: bool) -> _Sizes:
+    """The sizes of parts of a block, each with its place, which are rows of it or parts of ``one_row``."""
+    if len(parts) == 1 and not parts[0][1]:
+        return parts[0][0]
+    sums = library.joined([part.sums for part, _ in parts])
+    some = [part.squares for part, _ in parts if part.squares is not None]
+    squares = library.joined(some) if some else None
+    if one_row:
+        sums, squares = sums.sum(), None if squares is None else squares.sum()
+    return _Sizes(sums, squares, _added([(part.counts, place) for part, place in parts], library))
+
+
+def _added(counts: Sequence[tuple[Array | None, int]], library: Library) -> Array | None:
+    """The counts of parts of a block together; each part comes with its place."""
+    known = [(one, place) for one, place in counts if one is not None]
+    if not known:
+        return None
+    numbers = [sum(one[place : place + 1] for one, _ in known) for place in range(_KINDS)]
+    firsts = library.joined([one[_KINDS:] + place for one, place in known])
+    return library.joined([*numbers, firsts.min()])
+
+
+def _measured(block: Array, rows: int, library: Library, *, sent: bool) -> _Sizes:
+    """The sizes of rows that are worked on together."""
+    real = library.working(block)
+    sums = _checksums(real, rows, library)
+    squares = library.squares(real, rows) if sent else None
+    if library.is_known_finite(sums):
+        return _Sizes(sums, squares, None)
+    all_of_it = library.reals(block)
+    tests = all_of_it != all_of_it, all_of_it == float("inf"), all_of_it == float("-inf")
+    some = (tests[0] | tests[1] | tests[2]) * 1
+    first = some.argmax() // (some.shape[0] // block.shape[0]) + (1 - some.max()) * _NOWHERE
+    return _Sizes(sums, squares, library.joined([*(test.sum() for test in tests), first]))
+
+
+def _checksums(real: Array, rows: int, library: Library) -> Array:
+    """The sum of the floats of each row, each with a sign that follows from its place.
+
+    In whole blocks a few elements share a sign, and are added up before they become float64.
+    """
+    if rows > 1 or real.shape[0] < SUMMED_BLOCK:
+        table = library.double(real).reshape(rows, -1)
+        return library.weighed(table, library.signs(table.shape[1], real))
+    width, whole = SUMMED_BLOCK // SUMMED_TOGETHER, real.shape[0] - real.shape[0] % SUMMED_BLOCK
+    table = library.double(real[:whole].reshape(-1, SUMMED_TOGETHER, width).sum(1))
+    sums = [library.weighed(table, library.signs(width, real))]
+    if whole < real.shape[0]:
+        sums.append(_checksums(real[whole:], 1, library))
+    return library.joined([library.joined(sums).sum()])
+
+
+def _add_sizes(
+    found: SideDigest, sizes: Sequence[tuple[Piece, _Sizes]], peers: int, rows: Sequence[Array], library: Library
+) -> None:
+    """The sizes of all pieces as numbers of a digest, and of the part for each peer."""
+    like, none = rows[0], library.reals(rows[0][:0])
+    starts = [0, *accumulate(row.shape[0] for row in rows)]
+    sums = [(piece, one.sums) for piece, one in sizes]
+    squares = [(piece, one.squares) for piece, one in sizes if one.squares is not None]
+    found.numbers["sum"] = library.joined([none, *(one for _, one in sums)]).sum()
+    if squares:
+        found.numbers["squares"] = library.joined([none, *(one for _, one in squares)]).sum()
+    counts = [(one.counts, starts[piece.buffer] + piece.start) for piece, one in sizes]
+    whole = _added([(library.row([0, 0, 0, _NOWHERE], like), 0), *counts], library)
+    assert whole is not None
+    found.numbers |= {name: whole[place] for place, name in enumerate(("nan", "plus", "minus", "first"))}
+    if peers:
+        found.parts = _by_peer(sums, peers, none, library)
+        found.squared_parts = _by_peer(squares, peers, none, library)
 
 
 def _points(

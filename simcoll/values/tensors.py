@@ -6,24 +6,27 @@ copied to pinned memory behind it, and are read once an event says that they hav
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.core.strides import is_dense
 from simcoll.spec.call import Call
-from simcoll.values.arrays import HOST_CHUNK, applies, number
+from simcoll.spec.value_laws import SUMMED_BLOCK
+from simcoll.values.arrays import HOST_BLOCKS, HOST_CHUNK, applies, host_signs, number
 from simcoll.values.choice import Choice
-from simcoll.values.contents import HostCopy, is_plain
-from simcoll.values.digests import SideDigest, side_digest
+from simcoll.values.contents import HostCopy, aligned, is_plain
+from simcoll.values.digests import ROW, SideDigest, side_digest
 from simcoll.values.faults import due_faults
+from simcoll.values.guard import Box, Guard
 from simcoll.values.scaling import scales_losses
 
 _DEVICE_CHUNK = 1 << 24
@@ -51,27 +54,45 @@ class _Torch:
         parts = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
         return parts.to(torch.float64)
 
-    def total(self, flat: torch.Tensor) -> torch.Tensor:
-        return self._real(flat).sum(dtype=torch.float64)
-
-    def magnitude(self, flat: torch.Tensor) -> torch.Tensor:
-        return self._real(flat).abs().sum(dtype=torch.float64)
-
-    def largest(self, flat: torch.Tensor) -> torch.Tensor:
-        least, most = torch.aminmax(self._real(flat))
-        return torch.maximum(-least, most).to(torch.float64)
-
-    def _real(self, flat: torch.Tensor) -> torch.Tensor:
-        """Floats of a dtype with which everything is computed; a complex number as two."""
+    def working(self, flat: torch.Tensor) -> torch.Tensor:
         if flat.is_complex():
             return torch.view_as_real(flat).reshape(-1)
         return flat.to(torch.float32) if flat.element_size() < 4 else flat
 
-    def is_known_finite(self, total: torch.Tensor) -> bool:
-        return total.device.type == "cpu" and math.isfinite(total.item())
+    def double(self, real: torch.Tensor) -> torch.Tensor:
+        return real.to(torch.float64)
+
+    def signs(self, count: int, like: torch.Tensor) -> torch.Tensor:
+        return _signs(like.device)[:count]
+
+    def weighed(self, table: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        # A program that wants deterministic algorithms may refuse matrix products on its device.
+        return table @ weights if table.device.type == "cpu" else (table * weights).sum(1)
+
+    def squares(self, real: torch.Tensor, rows: int) -> torch.Tensor:
+        if rows == 1 and real.device.type == "cpu":
+            # Over more elements float32 would not be as exact.
+            parts = [torch.dot(part, part).item() for part in real.split(SUMMED_BLOCK)]
+            return torch.tensor([sum(parts)], dtype=torch.float64, device="cpu")
+        return real.reshape(rows, -1).square().sum(1, dtype=torch.float64)
+
+    def largest(self, flat: torch.Tensor) -> torch.Tensor:
+        least, most = torch.aminmax(self.working(flat))
+        return torch.maximum(-least, most).to(torch.float64)
+
+    def lines(self, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+        whole = flat.shape[0] - flat.shape[0] % (ROW * 8 // flat.element_size())
+        return aligned(flat[:whole]).view(torch.int64).reshape(-1, ROW), flat[whole:]
+
+    def is_known_finite(self, sums: torch.Tensor) -> bool:
+        return sums.device.type == "cpu" and math.isfinite(sums.sum().item())
 
     def chunk(self, like: torch.Tensor) -> int:
         return HOST_CHUNK if like.device.type == "cpu" else _DEVICE_CHUNK
+
+    def blocks(self, like: torch.Tensor) -> int:
+        return HOST_BLOCKS if like.device.type == "cpu" else _DEVICE_CHUNK // SUMMED_BLOCK
 
     def odd(self, count: int, like: torch.Tensor) -> torch.Tensor:
         return torch.arange(1, 2 * count, 2, dtype=torch.int64, device=like.device)
@@ -93,8 +114,9 @@ class _Torch:
 _TORCH = _Torch()
 
 
-class _Box(Protocol):
-    def event(self, kind: str, **data: object) -> None: ...
+@functools.cache
+def _signs(device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(host_signs()).to(device)
 
 
 @dataclass(slots=True)
@@ -130,8 +152,11 @@ def _on_its_way(found: SideDigest) -> _Side:
     """Begin to copy a digest to the host."""
     named = [(name, -1, value) for name, value in found.numbers.items()]
     named += [("points", place, point) for place, point in enumerate(found.points)]
-    if found.parts is not None:
-        named.append(("parts", 0, found.parts))
+    named += [
+        (name, 0, parts)
+        for name, parts in (("parts", found.parts), ("squared_parts", found.squared_parts))
+        if parts is not None
+    ]
     layout = [(name, value.dtype == torch.float64, place) for name, place, value in named for _ in range(value.numel())]
     parts = [value.reshape(-1).view(torch.int64) for _, _, value in named]
     words = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device="cpu")
@@ -141,7 +166,7 @@ def _on_its_way(found: SideDigest) -> _Side:
 class ValueWatch:
     """Digests the calls of one rank in one group. ``index`` is the group's in the black box."""
 
-    def __init__(self, choice: Choice, box: _Box, index: int, group_rank: int, group_size: int) -> None:
+    def __init__(self, choice: Choice, box: Box, index: int, group_rank: int, group_size: int) -> None:
         self.choice = choice
         self._box = box
         self._index = index
@@ -149,6 +174,7 @@ class ValueWatch:
         self._open: deque[CallValues] = deque()
         self._lock = threading.Lock()
         self._told = False
+        self.guard = Guard(choice, lambda: box)
 
     def begin(
         self, call: Call, sequence: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -156,6 +182,11 @@ class ValueWatch:
         """Digest the data that a call is about to send; None for a call that is not chosen, or has no law."""
         if call.peer is not None or not self.choice.takes(sequence):
             return None
+        return self.guard.run(lambda: self._begun(call, sequence, inputs, outputs))
+
+    def _begun(
+        self, call: Call, sequence: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> CallValues | None:
         if not all(is_plain(tensor) for tensor in (*inputs, *outputs)):
             return None
         return CallValues(self, call, sequence, self._digest(call, sequence, inputs, sent=True), outputs)
@@ -164,7 +195,7 @@ class ValueWatch:
         """Digest the result of a call."""
         if applies(call, self._rank, sent=False):
             due_faults.here.apply(outputs)
-        return self._digest(call, sequence, outputs, sent=False)
+        return self.guard.run(lambda: self._digest(call, sequence, outputs, sent=False))
 
     def _digest(self, call: Call, sequence: int, tensors: Sequence[torch.Tensor], *, sent: bool) -> _Side | None:
         if not applies(call, self._rank, sent=sent):
@@ -179,6 +210,9 @@ class ValueWatch:
 
     def settle(self, values: CallValues | None = None, *, last: bool = False) -> None:
         """Write down what has come to the host; all that comes, where it is the ``last`` time."""
+        self.guard.run(lambda: self._settle(values, last=last))
+
+    def _settle(self, values: CallValues | None, *, last: bool) -> None:
         with self._lock:
             if values is not None:
                 self._open.append(values)

@@ -32,7 +32,10 @@ from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice
 from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import folded
-from simcoll.wrapper.process_group import RecordedProcessGroup
+from simcoll.wrapper.buckets import write_units
+from simcoll.wrapper.first_inputs import FirstInputs
+from simcoll.wrapper.process_group import calls_made
+from simcoll.wrapper.random_states import random_state
 
 _STEPS_IN_A_ROW = 4
 """Steps that a sample takes together: three batches in a row show that they change and are the same everywhere."""
@@ -73,6 +76,7 @@ class _Pass:
     number: int
     made: tuple[int | None, ...]
     random: str
+    first: FirstInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,9 @@ class BatchWatch:
         self._count = 0
         self._hasher = Hasher()
         self._arrivals: Arrivals[_Pending] = Arrivals()
+        self._trained: Arrivals[dict[str, object]] = Arrivals()
 
-    def entered(self, module: nn.Module, places: Callable[[], _Ranks | None], inputs: Sequence[object]) -> None:
+    def entered(self, module: nn.Module, places: Callable[[], Ranks | None], inputs: Sequence[object]) -> None:
         """A forward pass begins; ``places`` finds the module's data-parallel ranks when it is first met."""
         if not torch.is_grad_enabled() or not module.training:
             return
@@ -116,7 +121,7 @@ class BatchWatch:
                 items = [*_items(inputs, _DEPTH)]
             except _UnknownError:
                 return
-            known.open = self._look(known, number, items)
+            known.open = self._look(module, known, number, items)
         self.settle()
 
     def stepped(self) -> None:
@@ -129,25 +134,27 @@ class BatchWatch:
     def _close(self, known: _Model) -> None:
         """Write down which calls a step has made since the pass, and whether it has drawn random numbers."""
         before, known.open = known.open, None
-        recorder = self._session.existing_recorder()
-        if before is not None and recorder is not None:
+        state = None if before is None else random_state()
+        if before is not None:
+            before.first.close()
+        if before is not None and state is not None:
             made = zip(before.made, map(calls_made, known.groups), strict=True)
-            drew = _random_state() != before.random
-            recorder.event(
-                "trained",
-                inputs=known.index,
-                number=before.number,
-                calls=[[first, last] for first, last in made],
-                random=before.random,
-                drew=drew,
-            )
+            data = {
+                "inputs": known.index,
+                "number": before.number,
+                "calls": [[first, last] for first, last in made],
+                "random": before.random,
+                "drew": state != before.random,
+            }
+            self._trained.add(HostCopy.of(before.first.digests), data)
 
-    def _model(self, module: nn.Module, ranks: _Ranks | None) -> _Model | None:
+    def _model(self, module: nn.Module, ranks: Ranks | None) -> _Model | None:
         recorder = self._session.existing_recorder()
         if ranks is None or recorder is None or len(ranks.members) < 2 or self._count >= _MOST_MODELS:
             return None
         index = self._count
         self._count += 1
+        write_units(ranks.units, recorder)
         self._ordinals[ranks.members] += 1
         recorder.event(
             "inputs",
@@ -160,7 +167,7 @@ class BatchWatch:
         )
         return _Model(index, ranks.groups)
 
-    def _look(self, known: _Model, number: int, items: Sequence[_Item]) -> _Pass | None:
+    def _look(self, module: nn.Module, known: _Model, number: int, items: Sequence[_Item]) -> _Pass | None:
         tensors = [item for item in items if isinstance(item, torch.Tensor)]
         devices = {tensor.device for tensor in tensors}
         if len(devices) != 1 or len(tensors) > _MOST_TENSORS or not all(map(is_plain, tensors)):
@@ -173,11 +180,20 @@ class BatchWatch:
             copy = HostCopy.of(torch.cat([digests, *(_is_data(tensor) for tensor in tensors)]))
         self._choice.spent(time.monotonic() - began)
         self._arrivals.add(copy, _Pending(known.index, number, _digest(items)))
-        return _Pass(number, tuple(map(calls_made, known.groups)), _random_state())
+        state = random_state()
+        if state is None:
+            return None
+        inner = module.module if isinstance(module, DistributedDataParallel) else module
+        return _Pass(number, tuple(map(calls_made, known.groups)), state, FirstInputs(inner, state))
 
     def settle(self, *, last: bool = False) -> None:
         """Write down what has come to the host; the ``last`` time, what comes soon."""
         self._arrivals.settle(self._arrived, last=last)
+        self._trained.settle(self._closed, last=last)
+
+    def _closed(self, words: npt.NDArray[np.int64], data: dict[str, object]) -> None:
+        if (recorder := self._session.existing_recorder()) is not None:
+            recorder.event("trained", **data, first=words.tolist())
 
     def _arrived(self, words: npt.NDArray[np.int64], of: _Pending) -> None:
         recorder = self._session.existing_recorder()
@@ -188,34 +204,42 @@ class BatchWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranks:
+class Ranks:
     """The data-parallel ranks (global) of a model, and the groups that they make."""
 
     members: tuple[int, ...]
     groups: tuple[dist.ProcessGroup, ...]
+    units: tuple[Any, ...] = ()
+    """The groups of parameters of FSDP."""
 
 
-def ranks_of_ddp(model: DistributedDataParallel) -> _Ranks:
+def ranks_of_ddp(model: DistributedDataParallel) -> Ranks:
     """The ranks among which a model of DistributedDataParallel averages its gradients."""
     group = model.process_group
-    return _Ranks(tuple(dist.get_process_group_ranks(group)), (group,))
+    return Ranks(tuple(dist.get_process_group_ranks(group)), (group,))
 
 
-def _ranks_of_fsdp(state: Any) -> _Ranks | None:
+def _ranks_of_fsdp(state: Any) -> Ranks | None:
     """The ranks over which FSDP shards or replicates; None where that is not known."""
-    for one in (state, *state._state_ctx.all_states):
+    units = []
+    for one in dict.fromkeys((state, *state._state_ctx.all_states)):
         groups = getattr(one, "_fsdp_param_groups", None)
-        for unit in groups if groups is not None else [one._fsdp_param_group]:
-            info = None if unit is None else unit.mesh_info
-            if info is not None and not getattr(info, "is_spmd_mesh", False):
-                made = (getattr(info, f"{name}_process_group", None) for name in ("shard", "replicate"))
-                ranks = sorted(info.mesh.mesh.flatten().tolist())
-                return _Ranks(tuple(ranks), tuple(group for group in made if group is not None))
+        units += [unit for unit in (groups if groups is not None else [one._fsdp_param_group]) if unit is not None]
+    for unit in units:
+        info = unit.mesh_info
+        if info is not None and not getattr(info, "is_spmd_mesh", False):
+            made = (getattr(info, f"{name}_process_group", None) for name in ("shard", "replicate"))
+            ranks = sorted(info.mesh.mesh.flatten().tolist())
+            return Ranks(tuple(ranks), tuple(group for group in made if group is not None), tuple(units))
     return None
 
 
-def watch_fsdp(patches: Patches, watch: Callable[[], BatchWatch | None]) -> None:
-    """Look at what enters roots of FSDP from now on, if the program has imported it; once."""
+Enter: TypeAlias = Callable[[nn.Module, Callable[[], Ranks | None], Sequence[object]], None]
+"""Looks at what enters a module of these ranks; raises nothing."""
+
+
+def watch_fsdp(patches: Patches, enter: Enter) -> None:
+    """Have ``enter`` look at what enters roots of FSDP from now on, if the program has imported it; once."""
     module = sys.modules.get(_FSDP_STATE)
     kind: Any = getattr(module, "FSDPState", None)
     with _patching:
@@ -225,10 +249,10 @@ def watch_fsdp(patches: Patches, watch: Callable[[], BatchWatch | None]) -> None
 
         @functools.wraps(entering)
         def entered(state: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-            inner = state._state_ctx.iter_forward_root is not None
+            inner = getattr(getattr(state, "_state_ctx", None), "iter_forward_root", state) is not None
             inputs = entering(state, module, args, kwargs)
-            if not inner and (batches := watch()) is not None:
-                batches.entered(module, lambda: _ranks_of_fsdp(state), inputs)
+            if not inner:
+                enter(module, lambda: _ranks_of_fsdp(state), inputs)
             return inputs
 
         entered.watches = True  # type: ignore[attr-defined]
@@ -236,19 +260,6 @@ def watch_fsdp(patches: Patches, watch: Callable[[], BatchWatch | None]) -> None
 
 
 _patching = threading.Lock()
-
-
-def calls_made(group: Any) -> int | None:
-    """The number of collectives that this rank has made in a group; None where the group is not recorded."""
-    return group.collectives_made if isinstance(group, RecordedProcessGroup) else None
-
-
-def _random_state() -> str:
-    """The state of the generators that the program has by default, of the host and of its device."""
-    parts = [torch.default_generator.get_state().numpy().tobytes()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        parts.append(torch.cuda.default_generators[torch.cuda.current_device()].get_state().numpy().tobytes())
-    return blake2b(b"".join(parts), digest_size=8).hexdigest()
 
 
 _Item: TypeAlias = "torch.Tensor | str"

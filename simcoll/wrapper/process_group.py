@@ -495,3 +495,8 @@ def lend_store(group: ProcessGroup, store: Store | None) -> bool:
 def _field(group: ProcessGroup) -> ctypes.c_uint64:
     address: int = group._id()  # type: ignore[attr-defined]  # not in torch's stubs
     return ctypes.c_uint64.from_address(address + _STORE)
+
+
+def calls_made(group: Any) -> int | None:
+    """The number of collectives that this rank has made in a group; None where the group is not recorded."""
+    return group.collectives_made if isinstance(group, RecordedProcessGroup) else None

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +43,12 @@ from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice, budget_wanted
 from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import STEPPED, folded
-from simcoll.wrapper.batches import BatchWatch, calls_made, ranks_of_ddp, watch_fsdp
+from simcoll.values.guard import Guard
+from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
+from simcoll.wrapper.buckets import Buckets, watch_assignment
+from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
+from simcoll.wrapper.process_group import calls_made
+from simcoll.wrapper.random_states import RandomWatch
 
 _BETWEEN_STATES = 8
 """The state of an optimizer follows from gradients and shows in the parameters a step later: so it is read rarely."""
@@ -95,6 +99,7 @@ class _Model:
     apart: bool = False
     local: bool = False
     optimizers: WeakKeyDictionary[Optimizer, None] = field(default_factory=WeakKeyDictionary)
+    buckets: Buckets | None = None
 
     @property
     def key(self) -> _Key:
@@ -141,7 +146,9 @@ class ReplicaWatch:
         self._session = session
         # Half of the budget is for calls.
         self._choice = Choice(session.values, budget_wanted() / 2)
+        self.guard = Guard(self._choice, session.existing_recorder)
         self.batches = BatchWatch(session, self._choice)
+        self.randoms = RandomWatch(session, self._choice)
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
@@ -159,6 +166,8 @@ class ReplicaWatch:
         if model not in self._models:
             self.made(model)
         known = self._models[model]
+        if known.buckets is not None:
+            known.buckets.look(model)
         known.synchronises = model.require_backward_grad_sync
         known.apart |= not known.synchronises
         if not known.synchronises or not model.training or known.local or not _equalises(model):
@@ -199,7 +208,8 @@ class ReplicaWatch:
         parameters = tuple(one for one in model.module.named_parameters() if one[0] not in ignored)
         self._ordinals[group] += 1
         self._known.clear()
-        self._models[model] = _Model(model.process_group, self._ordinals[group], parameters)
+        known = self._models[model] = _Model(model.process_group, self._ordinals[group], parameters)
+        known.buckets = Buckets(model, known.ordinal, self._session.existing_recorder())
 
     # Optimizers.
 
@@ -212,6 +222,7 @@ class ReplicaWatch:
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has made a step."""
         self.batches.stepped()
+        self.randoms.stepped()
         if self._known.get(optimizer) != len(self._models):
             self._known[optimizer] = len(self._models)
             mine = {id(parameter) for parameter in _parameters(optimizer)}
@@ -241,7 +252,7 @@ class ReplicaWatch:
 
     def _placed_of(self, optimizer: Optimizer) -> _Placed | None:
         """The replicated DTensors of an optimizer; None where it has none."""
-        kind = _dtensor()
+        kind = dtensor()
         if kind is None:
             return None
         placed = self._placed.get(optimizer)
@@ -257,10 +268,10 @@ class ReplicaWatch:
         return placed if placed.sets else None
 
     def _place(self, optimizer: Optimizer, kind: type) -> _Placed:
-        parameters = [one for one in _parameters(optimizer) if isinstance(one, kind)]
+        parameters: list[Any] = [one for one in _parameters(optimizer) if isinstance(one, kind)]
         found: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for one in parameters:
-            ranks = _holders(one)
+            ranks = holders(one.device_mesh, one.placements)
             if len(ranks) > 1:
                 found.setdefault(ranks, []).append(one)
         owners = _modules_of(parameters) if found else []
@@ -280,7 +291,7 @@ class ReplicaWatch:
         standard = type(optimizer).__module__.startswith("torch.optim.")
         for ranks, named in placed.sets.items():
             key = "DTensor", "", ranks, placed.ordinals[ranks]
-            self._write(key, "parameters", [(name, _local(one)) for name, one in named], boundary)
+            self._write(key, "parameters", [(name, local_part(one)) for name, one in named], boundary)
             if standard and (placed.steps == 1 or placed.steps % _BETWEEN_STATES == 0):
                 self._write(key, "optimizer state", _state(optimizer, {id(one): name for name, one in named}), boundary)
         self.settle()
@@ -359,8 +370,9 @@ class ReplicaWatch:
 
     def close(self, seconds: float) -> None:
         """Write down what comes within half a second."""
-        self.settle(last=True)
-        self.batches.settle(last=True)
+        self.guard.run(lambda: self.settle(last=True))
+        self.guard.run(lambda: self.batches.settle(last=True))
+        self.guard.run(lambda: self.randoms.settle(last=True))
 
 
 class _Watches:
@@ -390,9 +402,24 @@ def _watch() -> ReplicaWatch | None:
     return _watches.here.of(session)
 
 
-def _batches() -> BatchWatch | None:
-    watch = _watch()
-    return None if watch is None else watch.batches
+def _check(check: Callable[[ReplicaWatch], object]) -> None:
+    """Run a check of the calling rank, if its values are checked."""
+    if (watch := _watch()) is not None:
+        watch.guard.run(lambda: check(watch))
+
+
+def _watch_later(patches: Patches) -> None:
+    """Look at what a program has by now imported: one that does not need FSDP or DTensor need not wait for them."""
+    watch_fsdp(patches, _enter_fsdp)
+    watch_conversions(
+        patches,
+        lambda look: _check(lambda _: look()),
+        lambda ranks, local: _check(lambda watch: watch.randoms.promised(ranks, local)),
+    )
+
+
+def _enter_fsdp(module: nn.Module, ranks: Callable[[], Ranks | None], inputs: Sequence[object]) -> None:
+    _check(lambda watch: watch.batches.entered(module, ranks, inputs))
 
 
 def watch_replicas(patches: Patches) -> None:
@@ -405,28 +432,28 @@ def watch_replicas(patches: Patches) -> None:
     def entered(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return entering(model, *args, **kwargs)
-        broadcast = model._check_sync_bufs_pre_fwd() and getattr(model, "buffer_hook", None) is None
+        broadcasts: list[bool] = []
+        _check(lambda _: broadcasts.append(_broadcasts_buffers(model)))
         inputs = entering(model, *args, **kwargs)
-        _entered(model, broadcast, inputs)
+        _check(lambda watch: _entered(watch, model, any(broadcasts), inputs))
         return inputs
 
     entered.watches = True  # type: ignore[attr-defined]
     patches.replace(DistributedDataParallel, "_pre_forward", entered)
+    watch_assignment(patches)
     finishing: Any = DistributedDataParallel._ddp_init_helper
 
     @functools.wraps(finishing)
     def finished(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         finishing(model, *args, **kwargs)
-        if model.process_group.size() > 1 and (watch := _watch()) is not None:
-            watch.made(model)
+        _check(lambda watch: watch.made(model) if model.process_group.size() > 1 else None)
 
     patches.replace(DistributedDataParallel, "_ddp_init_helper", finished)
     making: Any = Optimizer.__init__
 
     @functools.wraps(making)
     def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-        # A program that shards by FSDP has imported it by then; one that does not need not wait for that import.
-        watch_fsdp(patches, _batches)
+        _watch_later(patches)
         making(optimizer, *args, **kwargs)
         _optimizers.here[optimizer] = None
 
@@ -437,27 +464,31 @@ def watch_replicas(patches: Patches) -> None:
     patches.hold(after(_stepped))
 
 
-def _entered(model: DistributedDataParallel, broadcast: bool, inputs: Sequence[object]) -> None:
-    if (watch := _watch()) is not None:
-        watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
-        watch.entered(model, broadcast)
+def _entered(watch: ReplicaWatch, model: DistributedDataParallel, broadcast: bool, inputs: Sequence[object]) -> None:
+    watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
+    watch.entered(model, broadcast)
+
+
+def _broadcasts_buffers(model: DistributedDataParallel) -> bool:
+    return model._check_sync_bufs_pre_fwd() and getattr(model, "buffer_hook", None) is None
 
 
 def _steps(patches: Patches, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     # Dynamo traces the hooks of a step that it compiles.
-    if not torch.compiler.is_compiling() and (watch := _watch()) is not None:
-        watch_fsdp(patches, _batches)
-        watch.steps(optimizer)
+    if not torch.compiler.is_compiling():
+        _watch_later(patches)
+        _check(lambda watch: watch.steps(optimizer))
 
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    if not torch.compiler.is_compiling() and (watch := _watch()) is not None:
-        watch.stepped(optimizer)
+    if not torch.compiler.is_compiling():
+        _check(lambda watch: watch.stepped(optimizer))
 
 
-leave_uncompiled(_entered)
+leave_uncompiled(_check)
 leave_class_uncompiled(ReplicaWatch)
 leave_class_uncompiled(BatchWatch)
+leave_class_uncompiled(RandomWatch)
 
 
 def _equalises(model: DistributedDataParallel) -> bool:
@@ -501,7 +532,7 @@ def _state(optimizer: Optimizer, names: Mapping[int, str]) -> list[Named]:
             placements = getattr(parameter, "placements", None)
             shaped = isinstance(value, torch.Tensor) and value.shape == parameter.shape
             if shaped and getattr(value, "placements", None) == placements:
-                found.append((f"{key} of {names[id(parameter)]}", _local(value)))
+                found.append((f"{key} of {names[id(parameter)]}", local_part(value)))
     return found
 
 
@@ -513,31 +544,6 @@ def _settings(optimizer: Optimizer) -> dict[str, object]:
             if type(value) in (int, float) or (type(value) is tuple and all(type(one) is float for one in value)):
                 found[name if place == 0 else f"{name} of parameter group {place}"] = value
     return found
-
-
-def _dtensor() -> type | None:
-    """DTensor, if the program has imported it."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return getattr(module, "DTensor", None)
-
-
-def _local(tensor: Any) -> torch.Tensor:
-    """The elements of a tensor that this rank has."""
-    with torch.no_grad():
-        local: torch.Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
-    return local
-
-
-def _holders(tensor: Any) -> tuple[int, ...]:
-    """The ranks (global) that hold the same elements of a DTensor as this one; empty where that is not known."""
-    mesh, placements = tensor.device_mesh, tensor.placements
-    here = mesh.get_coordinate()
-    if here is None or any(placement.is_partial() for placement in placements):
-        return ()
-    chosen = tuple(
-        slice(None) if placement.is_replicate() else place for placement, place in zip(placements, here, strict=True)
-    )
-    return tuple(sorted(mesh.mesh[chosen].flatten().tolist()))
 
 
 def _modules_of(parameters: Sequence[torch.Tensor]) -> list[nn.Module]:

@@ -57,6 +57,12 @@ STAGES = {
     "SC702": Stage(3, "batches = torch.ones(12, 2)"),
     # A straggler is named from five seconds and thirty collectives on.
     "SC801": Stage(4, "batches = torch.ones(60, 2)"),
+    "SC906": Stage(
+        4,
+        "from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module\n"
+        'mesh = dist.init_device_mesh("cpu", (4,))',
+        values="all",
+    ),
     **{code: Stage(values="all") for code in ("SC901", "SC902", "SC903", "SC904", "SC905")},
 }
 """What differs from the default."""

@@ -147,13 +147,14 @@ def test_validation_and_positions_are_silent() -> None:
 class Divided(nn.Module):
     """Takes this rank's rows of a batch, or of a sequence, of which it then gathers all parts."""
 
-    def __init__(self, rank: int, gathers: bool) -> None:
+    def __init__(self, rank: int, gathers: bool, dropout: float) -> None:
         super().__init__()
         self.rank, self.gathers = rank, gathers
         self.layer = nn.Linear(6, 8)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mine: torch.Tensor = self.layer(x.chunk(2)[self.rank])
+        mine: torch.Tensor = self.dropout(self.layer(x.chunk(2)[self.rank]))
         if self.gathers:
             parts = [torch.empty_like(mine) for _ in range(2)]
             dist.all_gather(parts, mine.detach())
@@ -163,9 +164,11 @@ class Divided(nn.Module):
 
 
 @pytest.mark.parametrize("gathers", [True, False])
-def test_a_batch_that_the_model_divides(gathers: bool) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_batch_that_the_model_divides(gathers: bool, dropout: float) -> None:
     def program(rank: int) -> None:
-        model = lambda: DistributedDataParallel(Divided(rank, gathers))  # noqa: E731
+        torch.manual_seed(rank)
+        model = lambda: DistributedDataParallel(Divided(rank, gathers, dropout))  # noqa: E731
         train(rank, lambda _, step: seeded(step), model)
 
     assert findings(program, "threaded") == []

@@ -2,7 +2,7 @@
 
 SC101 to SC110 are about fields that every rank must state alike, SC201 to SC204 about the ranks that come and their
 order, SC301 to SC401 about send and receive and about groups, SC402 and SC501 to SC504 about a call beside its peers,
-SC601 to SC801 about single ranks and the job as a whole, SC901 to SC905 about the values that collectives carry and
+SC601 to SC801 about single ranks and the job as a whole, SC901 to SC906 about the values that collectives carry and
 keep equal, and that ranks train on.
 """
 
@@ -80,7 +80,8 @@ NON_FINITE_INPUT = Rule(
     "non-finite-input",
     "Look at what this rank computed before the call; with --values all this is the first call that carried it.",
     means=(
-        "A rank put NaN or an infinity into a collective, and no collective before had brought it any. Ranks that only "
+        "A rank put NaN or an infinity into a collective, and no collective before had brought it any. The parameter "
+        "whose gradient it is, or which of several tensors, is named where that is known. Ranks that only "
         "pass on what they received are not named. Not reported are infinities in a minimum or maximum, infinities "
         "that are only moved, the same number of infinities of one sign on every rank (a mask), and overflows that a "
         "program with loss scaling recovers from. Needs --values; with --values sample the call is the first of those "
@@ -194,7 +195,36 @@ SAME_DATA = Rule(
     simulated=False,
 )
 
-VALUE_RULES = (NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT, PARAMETERS_DRIFTED, SAME_DATA)
+RANDOM_STATE = Rule(
+    "SC906",
+    "random-state",
+    "Seed the ranks that share these activations alike; draw numbers of their own only for what each has alone.",
+    means=(
+        "Activations that ranks have to hold alike became different where each of these ranks drew random numbers from "
+        "generators in different states: dropout on what a tensor-parallel layer gives to all its ranks, with a seed "
+        "for each rank. That they have to be alike is known where the program makes a DTensor of them that is "
+        "replicated over a dimension of its mesh, or takes them out of one, as the layers of parallelize_module do. "
+        "Reported if it happened in two steps, and the activations were equal at the place before. Needs --values."
+    ),
+    harm=(
+        "Each rank computes its part of another network. The sums that tensor parallelism makes of these parts are "
+        "those of none, and layers that are kept whole get different gradients and drift apart."
+    ),
+    example=(
+        "model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))\n"
+        'parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel(), "3": ColwiseParallel()})\n'
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\ntorch.manual_seed(rank)\n"
+        "for _ in range(3):\n    model(torch.ones(2, 8)).sum().backward()\n    optimizer.step()"
+    ),
+    remedy=(
+        "Call torch.manual_seed with the rank in the data-parallel group, not with the global rank. Dropout inside the "
+        "parts that each rank has alone may draw from a generator of its own, whose state is saved and set again "
+        "around it (torch.random.fork_rng)."
+    ),
+    simulated=False,
+)
+
+VALUE_RULES = (NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT, PARAMETERS_DRIFTED, SAME_DATA, RANDOM_STATE)
 
 JOB_RULES = (INVALID_ARGUMENT, RANK_FAILED, RANK_EXITED_EARLY, STRAGGLER)
 

@@ -3,7 +3,8 @@
 Ranks that are to have the same input are not accused: those of one tensor-, context- or pipeline-parallel group. If
 the job has made a smaller group that holds all ranks with the same batch, or a dimension of a mesh whose name is not
 one of data parallelism, they may be its peers. Nor are those accused that divide the batch in the model: in a step that
-draws no random numbers, or the same on all of them, equal batches give equal gradients, and theirs differ.
+draws no random numbers, or the same on all of them, equal batches give equal gradients, and theirs differ; or other
+elements enter the model's first layers, before any random number is drawn.
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ class _Batch:
 @dataclass(frozen=True, slots=True)
 class _Step:
     """The state of a rank's generator before a step, whether it has changed by its end, and by group the numbers before
-    the first and of the last collective that it made.
+    the first and of the last collective that it made; digests of what entered the model's first layers before it drew a
+    random number.
     """
 
     random: str
     drew: bool
     calls: tuple[tuple[int, int], ...]
+    first: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,13 @@ def _read(traces: Sequence[Trace]) -> dict[_Model, _Training]:
                 written, at = models.get(number(event, "inputs") or 0), number(event, "number")
                 if written is not None and at is not None:
                     drew = event.data.get("drew") is not False
-                    written.steps[at][trace.rank] = _Step(text(event, "random"), drew, _calls(event))
+                    written.steps[at][trace.rank] = _Step(text(event, "random"), drew, _calls(event), _first(event))
     return found
+
+
+def _first(event: Event) -> tuple[int, ...]:
+    first = event.data.get("first")
+    return tuple(first) if isinstance(first, list) and all(type(one) is int for one in first) else ()
 
 
 def _calls(event: Event) -> tuple[tuple[int, int], ...]:
@@ -149,6 +157,7 @@ def _classes(
         for ranks in found
         if _stays(training, ranks, at)
         and not any(_may_share(group, model, ranks) for group in others)
+        and not _divide(training, ranks)
         and not gradients.differ(ranks)
     ]
 
@@ -158,6 +167,19 @@ def _stays(training: _Training, ranks: Sequence[int], at: int) -> bool:
     looked = {place: _are_same(batches, ranks) for place, batches in training.batches.items() if {*ranks} <= {*batches}}
     later = [same for place, same in looked.items() if place >= at]
     return 2 * sum(later) >= len(later) and _BEFORE * sum(later) >= len(looked) - len(later)
+
+
+def _divide(training: _Training, ranks: Sequence[int]) -> bool:
+    """True if most often a different part of the batch that ranks share entered the first layers of the model."""
+    told = []
+    for at, batches in training.batches.items():
+        steps = training.steps.get(at, {})
+        if {*ranks} <= batches.keys() & steps.keys() and _are_same(batches, ranks):
+            first = [steps[rank].first for rank in ranks]
+            count = min(map(len, first))
+            if count:
+                told.append(len({one[:count] for one in first}) == len(ranks))
+    return 2 * sum(told) > len(told)
 
 
 def _are_same(batches: Mapping[int, _Batch], ranks: Sequence[int]) -> bool:

@@ -12,8 +12,8 @@ from simcoll.spec.collectives import COLLECTIVES, spec_of
 from simcoll.spec.value_laws import MASK, judged
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 
-_INTEGERS = frozenset({"hash", "linear", "nan", "plus", "minus"})
-_FLOATS = frozenset({"sum", "magnitude", "largest"})
+_INTEGERS = frozenset({"hash", "linear", "nan", "plus", "minus", "first"})
+_FLOATS = frozenset({"sum", "squares", "largest"})
 
 Point = tuple["int | float | None", ...]
 """The numbers of one element: two of a complex one; None for one that is not finite."""
@@ -24,23 +24,26 @@ class SideValues:
     """One side of a rank's call.
 
     ``hash`` is the weighted sum of hashes of its elements, ``linear`` that of the elements themselves, ``fold`` their
-    reduction to one number. For floats ``sum``, ``magnitude`` and ``largest`` are the sum, the sum of absolute values
-    and the largest of them, infinite where they are; ``nan``, ``plus`` and ``minus`` count the NaNs and the infinities.
-    ``points`` are the elements at the selected places, ``parts`` is the ``hash``, ``linear`` or ``sum`` of the part
-    sent to each member alone, where the rank wrote it. None stands for a field that was not written.
+    reduction to one number. For floats ``sum`` is the sum with a sign for each place, ``squares`` that of the squares,
+    infinite where they are, ``largest`` the largest magnitude of float16; ``nan``, ``plus`` and ``minus`` count the
+    NaNs and the infinities, the first of which is element ``first`` of all buffers. ``points`` are the elements at the
+    selected places, ``parts`` is the ``hash``, ``linear`` or ``sum`` of the part sent to each member alone,
+    ``squared_parts`` its ``squares``, where the rank wrote them. None stands for a field that was not written.
     """
 
     hash: int | None = None
     linear: int | None = None
     fold: float | None = None
     sum: float | None = None
-    magnitude: float | None = None
+    squares: float | None = None
     largest: float | None = None
     nan: int = 0
     plus: int = 0
     minus: int = 0
+    first: int = -1
     points: tuple[Point, ...] = ()
     parts: Point = ()
+    squared_parts: Point = ()
 
     @property
     def finite(self) -> bool:
@@ -148,13 +151,15 @@ def _side(value: object) -> SideValues | None:
         _modular(whole.get("linear")),
         fold if type(fold) in (int, float) else None,
         reals.get("sum"),
-        reals.get("magnitude"),
+        reals.get("squares"),
         reals.get("largest"),
         whole.get("nan") or 0,
         whole.get("plus") or 0,
         whole.get("minus") or 0,
+        -1 if (first := whole.get("first")) is None else first,
         tuple(map(_point, points)) if isinstance(points, list) else (),
         _point(value.get("parts", [])),
+        _point(value.get("squared_parts", [])),
     )
 
 

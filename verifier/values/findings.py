@@ -1,4 +1,4 @@
-"""SC901 to SC904: findings on the values of collectives, and on what they keep equal.
+"""SC901 to SC904, and SC906: findings on the values of collectives, and on what they keep equal.
 
 Infinities and NaNs are often intended. These are not reported:
 
@@ -28,27 +28,35 @@ from simcoll.verifier.findings.finding import Finding, Rule, Side, lines
 from simcoll.verifier.findings.rules import NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT
 from simcoll.verifier.values.digests import CallValues, RankValues, SideValues, digested_calls
 from simcoll.verifier.values.laws import Breach, differing_replicas, wrong_results
+from simcoll.verifier.values.names import name_of
+from simcoll.verifier.values.random_states import random_states
 from simcoll.verifier.values.replicas import drifted_replicas
 
 
 def value_findings(columns: Sequence[GroupColumns], ranks: Sequence[Trace]) -> list[Finding]:
     """Findings on the values of a job's collectives: the first call of each rule and group, in order of time; and on
-    the replicas that have drifted apart, unless ranks had got wrong results before.
+    the replicas that have drifted apart, unless ranks had got wrong results, or drawn other random numbers, before.
     """
     calls = digested_calls(columns)
     traces = {id(part.trace): part.trace for group in columns for part in group.parts} if calls else {}
     scaled = any(event.kind == "scaled" for trace in traces.values() for event in trace.events)
-    wrong = _breaches(calls)
-    drifted = [
-        (time_ns, finding)
-        for time_ns, finding in drifted_replicas(ranks, [group.group for group in columns])
-        if not any(before < time_ns and {*one.ranks} & {*finding.ranks} for before, one in wrong)
-    ]
-    found = [*_non_finite(calls, scaled), *wrong, *drifted]
+    wrong, groups = _breaches(calls), [group.group for group in columns]
+    parted = _unexplained(random_states(ranks, groups), wrong)
+    drifted = _unexplained(drifted_replicas(ranks, groups), [*wrong, *parted])
+    found = [*_non_finite(calls, scaled, columns), *wrong, *parted, *drifted]
     return [finding for _, finding in sorted(found, key=lambda one: one[0])]
 
 
 _Found = tuple[int, Finding]
+
+
+def _unexplained(found: Sequence[_Found], causes: Sequence[_Found]) -> list[_Found]:
+    """The findings that do not follow from an earlier one on some of the same ranks."""
+    return [
+        (time_ns, finding)
+        for time_ns, finding in found
+        if not any(before <= time_ns and {*one.ranks} & {*finding.ranks} for before, one in causes)
+    ]
 
 
 def _breaches(calls: Sequence[CallValues]) -> list[_Found]:
@@ -92,7 +100,7 @@ def _sides(values: CallValues, note: Callable[[RankValues], str]) -> list[Side]:
     return sorted(sides, key=lambda side: side.ranks)
 
 
-def _non_finite(calls: Sequence[CallValues], scaled: bool) -> list[_Found]:
+def _non_finite(calls: Sequence[CallValues], scaled: bool, columns: Sequence[GroupColumns]) -> list[_Found]:
     """The first call into which a rank put values that are not finite, without having received such values before."""
     tainted: set[int] = set()
     finite: dict[_Line, int] | None = None
@@ -107,7 +115,7 @@ def _non_finite(calls: Sequence[CallValues], scaled: bool) -> list[_Found]:
             if finite is None:
                 finite = _last_finite(calls) if scaled or any(map(_looks_scaled, calls)) else {}
             if any(finite.get(_line(values.group, one), -1) < place for one in fresh):
-                return [(values.began_ns, _non_finite_finding(values, fresh))]
+                return [(values.began_ns, _non_finite_finding(values, fresh, columns))]
         if bad:
             tainted |= {values.group.ranks[one.group_rank] for one in values.ranks if one.received is not None}
     return []
@@ -177,12 +185,15 @@ def _looks_scaled(values: CallValues) -> bool:
     return buffers[0].dtype == "float16" or (one_float and operator(call.reduce_op, buffers[0].dtype) == "max")
 
 
-def _non_finite_finding(values: CallValues, bad: Sequence[RankValues]) -> Finding:
+def _non_finite_finding(values: CallValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns]) -> Finding:
     call = values.ranks[0].record.call
     senders = [one for one in values.ranks if one.sent is not None]
     culprits = values.global_ranks(one.group_rank for one in bad)
     who = ranks_text(culprits)
-    message = f"{who} put {_what(one.sent for one in bad)} into {call.op}: no collective before had brought it any"
+    names = {name_of(values, one, columns) for one in bad}
+    where = f", the first in {names.pop()}" if len(names) == 1 and "" not in names else ""
+    what = _what(one.sent for one in bad)
+    message = f"{who} put {what} into {call.op}{where}: no collective before had brought it any"
     return NON_FINITE_INPUT.finding(
         message,
         group=values.group,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_, mul, or_, xor
 from types import MappingProxyType
@@ -13,7 +13,18 @@ from typing import TypeAlias
 
 from simcoll.spec.call import Buffer
 from simcoll.spec.collectives import spec_of
-from simcoll.spec.value_laws import MASK, ValueLaw, folded, is_float, is_linear, may_overflow, operator, sum_bound
+from simcoll.spec.value_laws import (
+    MASK,
+    Summed,
+    ValueLaw,
+    element_bound,
+    folded,
+    is_float,
+    is_linear,
+    may_overflow,
+    operator,
+    sum_bound,
+)
 from simcoll.verifier.values.digests import CallValues, Point, SideValues
 
 _EXACT: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
@@ -38,6 +49,7 @@ class _Judged:
     """The two sides of a call by group rank, and its row's law of values."""
 
     law: ValueLaw
+    inputs: tuple[Buffer, ...]
     buffers: tuple[Buffer, ...]
     operation: str | None
     sent: Mapping[int, SideValues]
@@ -110,7 +122,8 @@ def wrong_results(values: CallValues) -> Breach | None:
         fold = _folded(operation, _mask(dtype) if operation == "product" else None)
         found = judged.against(fold, text, _untold)
     elif operation in ("sum", "avg"):
-        found = judged.against(_close(judged, operation), text, _close_part(judged, operation))
+        wrong = _far_apart(judged, averaged=operation == "avg")
+        found = None if wrong is None else Breach(wrong, text)
     return found or _wrong_points(judged, operation, text)
 
 
@@ -128,7 +141,7 @@ def _judged(values: CallValues) -> _Judged | None:
     sent = {one.group_rank: one.sent for one in values.ranks if one.sent is not None}
     received = {one.group_rank: one.received for one in values.ranks if one.received is not None}
     operation = operator(first.reduce_op, buffers[0].dtype) if law.reduced else None
-    return _Judged(law, buffers, operation, sent, received) if sent and received else None
+    return _Judged(law, first.inputs, buffers, operation, sent, received) if sent and received else None
 
 
 def _balanced(name: str, mask: int) -> Callable[[Sequence[SideValues], Sequence[SideValues]], bool]:
@@ -169,50 +182,64 @@ def _untold(parts: Sequence[float], received: SideValues) -> bool:
     return True
 
 
-def _close(judged: _Judged, operation: str) -> _Right:
-    """A check that sums of floats are equal within the bound on rounding; sums that may overflow are not judged."""
-
-    def right(sent: Sequence[SideValues], received: Sequence[SideValues]) -> bool:
-        sums, results = _floats(sent, "sum"), _floats(received, "sum")
-        bound = _bound(judged, sent)
-        if bound is None or sums is None or results is None:
-            return True
-        return _within(bound, operation, len(sent), sums, sum(results))
-
-    return right
-
-
-def _close_part(judged: _Judged, operation: str) -> _RightPart:
-    bound = _bound(judged, [*judged.sent.values()])
-
-    def right(parts: Sequence[float], received: SideValues) -> bool:
-        whole = received.sum
-        return bound is None or whole is None or _within(bound, operation, len(parts), parts, whole)
-
-    return right
-
-
-def _within(bound: float, operation: str, ranks: int, sums: Sequence[float], result: float) -> bool:
-    share = ranks if operation == "avg" else 1
-    return math.isfinite(result) and abs(result * share - math.fsum(sums)) <= bound * share
-
-
-def _bound(judged: _Judged, sent: Sequence[SideValues]) -> float | None:
-    """The largest rounding error of a sum of all inputs; None where it is not known, or the sum may overflow."""
-    sizes, largest = _floats(sent, "magnitude"), _floats(sent, "largest")
-    if sizes is None or largest is None or not all(side.finite for side in sent):
+def _far_apart(judged: _Judged, *, averaged: bool) -> tuple[int, ...] | None:
+    """The ranks that hold sums of floats which rounding does not explain, empty where it is not known which; None if
+    there are none, as far as there is a bound. Sums that may overflow are not judged.
+    """
+    sent, ranks = [*judged.sent.values()], len(judged.sent)
+    elements, rows = sum(buffer.elements for buffer in judged.inputs), max(len(judged.inputs), 1)
+    if not all(side.finite for side in sent):
         return None
+    whole = Summed(judged.dtype, ranks, elements, 0.0, averaged, rows)
+    if not judged.law.sent_in_parts:
+        wrong = [
+            rank
+            for rank, side in judged.received.items()
+            if not _is_close(judged, whole, [one.sum for one in sent], [one.squares for one in sent], side.sum)
+        ]
+        return tuple(wrong) or None
+    part = replace(whole, elements=-(-elements // ranks), rows=-(-rows // ranks))
+    if all(len(side.parts) == len(side.squared_parts) == ranks for side in sent):
+        wrong = [
+            rank
+            for rank, side in judged.received.items()
+            if not _is_close(
+                judged, part, [one.parts[rank] for one in sent], [one.squared_parts[rank] for one in sent], side.sum
+            )
+        ]
+        return tuple(wrong) or None
+    results = _known([side.sum for side in judged.received.values()])
+    total = None if results is None else math.fsum(results)
+    every = replace(part, elements=elements, copies=ranks)
+    right = _is_close(judged, every, [one.sum for one in sent], [one.squares for one in sent], total)
+    return None if right else ()
+
+
+def _is_close(
+    judged: _Judged,
+    of: Summed,
+    sums: Sequence[float | None],
+    squares: Sequence[float | None],
+    result: float | None,
+) -> bool:
+    """True if a result's sum is that of the inputs within rounding, or one of them, or the bound, is not known."""
+    terms, sizes = _known(sums), _known(squares)
+    if terms is None or sizes is None or result is None:
+        return True
     size = sum(sizes)
-    if not math.isfinite(size) or may_overflow(judged.dtype, sum(largest)):
-        return None
-    elements = 2 * max(sum(buffer.elements for buffer in judged.buffers), 1)
-    return sum_bound(judged.dtype, len(sent), elements, size)
+    largest = _known([side.largest for side in judged.sent.values()])
+    bound = sum_bound(replace(of, squares=size)) if math.isfinite(size) else None
+    overflows = may_overflow(judged.dtype, sum(largest) if largest is not None else math.sqrt(of.ranks * size))
+    if bound is None or overflows or not all(map(math.isfinite, terms)):
+        return True
+    share = of.ranks if of.averaged else 1
+    return math.isfinite(result) and abs(result * share - math.fsum(terms)) <= bound
 
 
-def _floats(sides: Sequence[SideValues], name: str) -> list[float] | None:
-    """A number of each side; None where one has none."""
-    found = [getattr(side, name) for side in sides]
-    return None if None in found else found
+def _known(numbers: Sequence[float | None]) -> list[float] | None:
+    """Numbers, or None where one is not known."""
+    found = [number for number in numbers if number is not None]
+    return found if len(found) == len(numbers) else None
 
 
 def _wrong_points(judged: _Judged, operation: str, text: str) -> Breach | None:
@@ -252,18 +279,18 @@ def _right_number(dtype: str, operation: str, terms: Sequence[float], value: flo
         return value == reduce(_EXACT[operation], terms)
     if operation == "product":
         return _right_product(dtype, terms, value)
-    size, share = math.fsum(map(abs, terms)), len(terms) if operation == "avg" else 1
-    bound = sum_bound(dtype, len(terms), 1, size)
+    size, averaged = math.fsum(map(abs, terms)), operation == "avg"
+    bound = element_bound(dtype, len(terms), size, averaged=averaged)
     if bound is None or may_overflow(dtype, size):
         return True
-    return value is not None and abs(value * share - math.fsum(terms)) <= bound * share
+    return value is not None and abs(value * (len(terms) if averaged else 1) - math.fsum(terms)) <= bound
 
 
 def _right_product(dtype: str, terms: Sequence[float], value: float | None) -> bool:
     """True if a product is right within rounding, or some order of its factors may leave the dtype's range."""
     over = math.prod(max(abs(term), 1.0) for term in terms)
     under = math.prod(min(abs(term), 1.0) for term in terms)
-    bound = sum_bound(dtype, len(terms), 1, over)
+    bound = element_bound(dtype, len(terms), over)
     if dtype.startswith("complex") or bound is None or may_overflow(dtype, over) or under == 0.0:
         return True
     return value is not None and abs(value - math.prod(terms)) <= bound

@@ -44,6 +44,7 @@ CONTRACT = {
     "SC903": "wrong-result",
     "SC904": "parameters-drifted",
     "SC905": "same-data",
+    "SC906": "random-state",
 }
 
 

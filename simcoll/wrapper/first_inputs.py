@@ -1,0 +1,81 @@
+"""Digests of what enters the first layers of a model in one pass, up to the first random number: where ranks with equal
+batches differ there, the model has taken each rank's part of a common batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from simcoll.recorder.dynamo import leave_uncompiled
+from simcoll.values.contents import Hasher, is_plain
+from simcoll.wrapper.random_states import random_state
+
+_LAYERS = 4
+_FIRST = 1 << 12
+"""Elements that are looked at: the parts of a batch differ from their first rows on."""
+
+_MOST_LAYERS = 4096
+
+
+class FirstInputs:
+    """What enters the first layers of a model, in the order of their calls. The hooks are there for one pass."""
+
+    def __init__(self, model: nn.Module, state: str) -> None:
+        """``state`` is that of the random generators when the pass begins."""
+        self._state = state
+        self._digests: list[torch.Tensor] = []
+        self._handles: list[Any] = []
+        layers = [*_layers(model)]
+        if not any(map(_is_compiled, model.modules())) and len(layers) <= _MOST_LAYERS:
+            enter, leave = _calling(self._enter), _calling(self.close)
+            self._handles = [one.register_forward_pre_hook(enter) for one in layers]
+            self._handles.append(model.register_forward_hook(leave))
+
+    def _enter(self, layer: nn.Module, args: tuple[object, ...]) -> None:
+        if not self._handles or torch.compiler.is_compiling():
+            return
+        if len(self._digests) >= _LAYERS or random_state() != self._state:
+            self.close()
+            return
+        for tensor in (one for one in args if isinstance(one, torch.Tensor) and is_plain(one)):
+            with torch.no_grad():
+                self._digests.append(Hasher().digests([tensor.detach().reshape(-1)[:_FIRST]]))
+
+    def close(self, *unused: object) -> None:
+        """Look at no other layer."""
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()
+
+    @property
+    def digests(self) -> torch.Tensor:
+        """A number for each tensor that entered the layers, where it was."""
+        none = torch.empty(0, dtype=torch.int64, device=self._digests[0].device if self._digests else "cpu")
+        return torch.cat([none, *(one for one in self._digests if one.device == none.device)])
+
+
+def _layers(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules that hold parameters themselves."""
+    return (one for one in model.modules() if next(one.parameters(recurse=False), None) is not None)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
+
+
+def _calling(function: Callable[..., None]) -> Callable[..., None]:
+    """A hook that changes nothing of the pass, whatever happens in it."""
+
+    def hook(*args: Any) -> None:
+        try:
+            function(*args)
+        except Exception:
+            # The evidence that it would have given excuses ranks; without it the verifier has the gradients.
+            return
+
+    leave_uncompiled(hook)
+    return hook
