@@ -88,7 +88,7 @@ def _await_rank(pid: int, launch: ScriptLaunch) -> int:
 
 
 class _IdleTree:
-    """The time for which a process, and all that it has started, have done next to nothing, such as looks at a queue."""
+    """The time for which a process, and all that it has started, have done next to nothing but look at a queue."""
 
     def __init__(self, root: int) -> None:
         self._root = root

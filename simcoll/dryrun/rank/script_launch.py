@@ -52,7 +52,7 @@ class ScriptLaunch:
         os.close(self._hold)
 
     def begin_own(self) -> None:
-        """This process is the rank from now on."""
+        """Note that this process is the rank from now on."""
         self._state[_ENDED] = 0
         self._state[_OWN] = os.getpid()
 
