@@ -20,12 +20,11 @@ from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, THREAD
 from simcoll.dryrun.rank.fake_device import real_devices
 from simcoll.dryrun.rank.fake_group import Answer, FakeProcessGroup
-from simcoll.dryrun.rank.fake_store import FakeStore
+from simcoll.dryrun.rank.fake_store import FakeFileStore, FakeStore, FakeTCPStore, StoreLogs, let_prefixed_stores_queue
 from simcoll.dryrun.rank.known_inputs import GroupInputs, InputsFile
 from simcoll.dryrun.rank.script_launch import RankOfScript
 from simcoll.dryrun.rank.sent_values import OBJECT_COLLECTIVES, GroupMessages, SharedObjects
 from simcoll.dryrun.rank.shared_files import GroupFiles, SharedFiles
-from simcoll.dryrun.rank.store_counters import StoreCounters
 from simcoll.dryrun.rank.taint import TaintTracker, has_tainted_size
 from simcoll.recorder.arguments import arguments
 from simcoll.recorder.session import Session, active_session
@@ -138,6 +137,7 @@ def install_fake_distributed(
     taint = TaintTracker(lambda: None if session is None else session.current_recorder())
     taint.install(patches)
     FakeStore.taint = taint
+    let_prefixed_stores_queue(patches)
     dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, inputs, counter, files), True)
     patches.replace(distributed_c10d, "BackendConfig", FakeBackendConfig)
     # From torch 2.15 on, a Python group that has a device is taken for a C++ one.
@@ -146,9 +146,9 @@ def install_fake_distributed(
     hooks = activation.hooks(_with_own_store, lambda initialise: _with_own_rank(initialise, launch))
     hooks.__enter__()
     _hooks.append(hooks)
-    for name in ("TCPStore", "FileStore"):
-        _replace(patches, name, FakeStore)
-    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(FakeStore(), launch.rank, launch.world_size)]))
+    for name, kind in (("TCPStore", FakeTCPStore), ("FileStore", FakeFileStore)):
+        _replace(patches, name, kind)
+    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(FakeTCPStore(), launch.rank, launch.world_size)]))
     _fake_object_collectives(patches, taint)
     if not torch.cuda.is_available() and not hasattr(torch._C, "_nccl_version"):
         # c10d asks for it where a call of an NCCL group raises, and would lose the exception. Fake GPUs come with
@@ -178,8 +178,9 @@ def _creator(
 ) -> Callable[[Any, Any], RecordedFakeGroup]:
     """The function by which c10d makes a group's backend."""
     threads = ThreadSwitches()
-    sent = FakeStore.sent = None if files is None else files.sent_values(inputs.note_sent)
-    FakeStore.counters = None if sent is None else StoreCounters(sent)
+    sent = None if files is None else files.sent_values(inputs.note_sent)
+    if sent is not None:
+        FakeStore.sent, FakeStore.logs = sent, StoreLogs(sent)
     trusted = inputs.known is None or inputs.known.trusted
 
     def create(options: Any, backend_options: Any) -> RecordedFakeGroup:
@@ -228,7 +229,7 @@ def _with_own_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        given |= {"store": FakeStore(), "init_method": None}
+        given |= {"store": FakeTCPStore(), "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 

@@ -252,6 +252,7 @@ class SharedFiles:
         self._copies: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._groups: dict[str, int] = {}
+        self._members: dict[str, frozenset[int]] = {}
         self._entries = 0
         self._patience = sharing.patience
         for folder in ("journals", "snapshots"):
@@ -263,7 +264,23 @@ class SharedFiles:
 
     def sent_values(self, note: Callable[[str, bytes], object]) -> SentValues:
         """The values that ranks send each other beside files; ``note`` is called with those that this one sends."""
-        return SentValues(self._sharing, self._rank, self._raw, note)
+        return SentValues(self._sharing, self._rank, self._raw, note, self)
+
+    def counts(self) -> Mapping[str, int]:
+        """The number of collectives of each group that this rank has made."""
+        return self._counts
+
+    def is_before(self, counts: Mapping[str, int], rank: int) -> bool:
+        """True if another rank, which had made so many collectives, met this one in a collective after that."""
+        return any(counts.get(group, 0) < own for group, own in self._counts.items() if rank in self._members[group])
+
+    def is_after(self, counts: Mapping[str, int], rank: int) -> bool:
+        """True if another rank, which had made so many collectives, met this one in one that this one is to make."""
+        return any(
+            count > self._counts.get(group, 0)
+            for group, count in counts.items()
+            if rank in self._members.get(group, ())
+        )
 
     def of_group(self, members: Sequence[int]) -> GroupFiles:
         """The files that a group orders; groups of the same members are numbered."""
@@ -272,6 +289,7 @@ class SharedFiles:
         others = np.array(
             [member for member in members if member != self._rank and member < len(self._table)], np.int64
         )
+        self._members[f"{name}.{number}"] = frozenset(members)
         return GroupFiles(self, f"{name}.{number}", others)
 
     def publish(self) -> None:
