@@ -139,10 +139,9 @@ class SentValues:
         self.put(_END, json.dumps(self.counts()).encode())
 
     def has_stopped(self, rank: int) -> bool:
-        """True if another rank had ended, in the pass before, ahead of a collective that this one has made with it."""
-        if self.is_first_pass or (made := self.peek(rank, _END)) is None:
-            return False
-        return self.is_before(json.loads(made), rank)
+        """True if another rank has ended ahead of a collective that this one has made with it."""
+        made = self.peek(rank, _END)
+        return made is not None and self.is_before(json.loads(made), rank)
 
     def made(self) -> int:
         """The number of collectives that this rank has made."""

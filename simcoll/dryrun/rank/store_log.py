@@ -44,7 +44,7 @@ class StoreLog:
         self.assumed = False
         """True if the answer given last depends on operations that other ranks are assumed to make."""
         self.stopped = False
-        """True if a rank was asked for operations that it did not come to in the pass before."""
+        """True if a rank was asked for operations that it has ended ahead of."""
 
     def name(self, key: str) -> str:
         """The name under which a rank makes its operations on a key known."""

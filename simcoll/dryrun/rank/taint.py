@@ -196,7 +196,7 @@ class TaintTracker:
     def note_missing_objects(self, *, waited: bool = False, stopped: bool = False) -> None:
         """Record that the program goes on without objects that another rank would have sent; ``waited`` for those.
 
-        ``stopped`` if a rank had ended in the pass before, ahead of what it would have sent.
+        ``stopped`` if a rank had ended ahead of what it would have sent.
         """
         if (recorder := self._recorder()) is not None:
             recorder.event(UNKNOWN_OBJECTS, waited=waited, stopped=stopped)
