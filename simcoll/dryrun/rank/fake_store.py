@@ -192,7 +192,7 @@ class FakeStore(dist.Store):
         """The timeout of waits."""
         return self._limit
 
-    def prefixed(self, store: dist.PrefixStore, key: str) -> str:
+    def prefixed(self, store: Any, key: str) -> str:
         """The name that a store of prefixed keys on top of this one gives to a key."""
         self._names = []
         try:
