@@ -93,7 +93,9 @@ class RecordedFakeGroup(RecordedPythonGroup):
             return result
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        marked = bool(self.taint.paused) or has_tainted_size((*args, *kwargs.values()))
+        # A number by itself is a peer, root or tag.
+        sized = [value for value in (*args, *kwargs.values()) if not isinstance(value, int)]
+        marked = bool(self.taint.paused) or has_tainted_size(sized)
         result = super()._collective(name, args, kwargs)
         pipeline = self._pipeline
         if pipeline is None:

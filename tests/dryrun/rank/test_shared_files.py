@@ -68,7 +68,7 @@ def test_each_change_is_made_known(ranks: Ranks) -> None:
 
 
 def test_modes_and_times_of_files_are_made_known_and_are_the_same_in_each_pass(tmp_path: Path) -> None:
-    times = []
+    times: list[list[int]] = []
     for number in range(2):
         base = tmp_path / str(number)
         base.mkdir()
