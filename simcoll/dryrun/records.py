@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -33,12 +32,13 @@ def comparable(traces: Sequence[Trace]) -> list[MemoryTrace]:
     """
     marks = [_marks(trace) for trace in traces]
     collectives = {place for marked in marks for place in marked if not place[2]}
-    ends = [_ends(trace) for trace in traces] if any(place[2] for marked in marks for place in marked) else []
-    messages = {one[place] for one, marked in zip(ends, marks, strict=False) for place in marked if place in one}
+    marks_message = any(place[2] for marked in marks for place in marked)
+    ends = [_ends(trace) if marks_message else {} for trace in traces]
+    messages = {one[place] for one, marked in zip(ends, marks, strict=True) for place in marked if place in one}
     at_both_ends = [{place for place, message in one.items() if message in messages} for one in ends]
     return [
         _with_order_as_time(trace, collectives | marked | others)
-        for trace, marked, others in itertools.zip_longest(traces, marks, at_both_ends, fillvalue=set[Place]())
+        for trace, marked, others in zip(traces, marks, at_both_ends, strict=True)
     ]
 
 

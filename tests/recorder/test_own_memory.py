@@ -21,7 +21,7 @@ def fault(outputs: list[torch.Tensor]) -> str | None:
     separate = Separate.of(call, None, 0)
     assert separate is not None
     found = separate.fault(call)
-    return found and found.reason.partition(":")[0]
+    return None if found is None else found.reason.partition(":")[0]
 
 
 @pytest.mark.parametrize("outputs", [[ONE, TWO, BIN, BIN], [ONE, BIN, BIN, BIN], [*WHOLE.chunk(3), BIN]])
