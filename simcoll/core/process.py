@@ -82,6 +82,16 @@ def stat_fields(pid: int | str) -> list[str]:
     return []
 
 
+def activity(root: int) -> dict[int, tuple[str, int]]:
+    """The state of a process and of all below it, and the ticks of CPU time that each has used."""
+    everyone = {int(name): stat_fields(name) for name in os.listdir("/proc") if name.isdecimal()}
+    found, parents = dict[int, tuple[str, int]](), {root}
+    while parents:
+        found |= {pid: (everyone[pid][0], sum(map(int, everyone[pid][11:13]))) for pid in parents}
+        parents = {pid for pid, fields in everyone.items() if fields and int(fields[1]) in parents}
+    return found
+
+
 def signal_name(number: int) -> str:
     """``SIGKILL`` for 9; ``signal 99`` for one without a name."""
     try:

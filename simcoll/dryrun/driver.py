@@ -58,16 +58,16 @@ class Passes:
         return [f"the values of {calls:,} calls were those of the ranks that ran, which were run again with them"]
 
     def rerun(self, dry_run: DryRun, traces: Sequence[Trace], run: Callable[[DryRun, Sequence[int]], object]) -> bool:
-        """Make one more pass with the ranks that read values from others; returns True if another one is to follow.
+        """Make one more pass; returns True if another one is to follow.
 
-        Where ranks have written files that others could not find, all run again.
+        All ranks run again: those that read no guess may have received what others have worked out from one.
         """
         self.made += 1
         self._readers |= {
             trace.rank for trace in traces if branch_lines(trace) or tainted_reads(trace) or lacks_objects(trace)
         }
         files = {} if dry_run.files is None else made_changes(dry_run.files)
-        ranks = sorted(self._given if files else self._readers)
+        ranks = sorted(self._given)
         for rank in ranks:
             (self._folder / box_name(rank)).unlink(missing_ok=True)
         sharing = dry_run.files and replace(dry_run.files, run=self.made)
@@ -136,7 +136,7 @@ def run_and_judge(
     """Choose ranks, run each alone, replay and judge them together; returns the report and the real run's records.
 
     Black boxes and the ranks' output are left in the dry run's folder. Where the verdict rests on guessed values, the
-    ranks that read some run again (:class:`Passes`), unless ``run`` runs them, which cannot do that.
+    ranks run again (:class:`Passes`), unless ``run`` runs them, which cannot do that.
     """
     with private_files(dry_run, plan.timeout) as prepared:
         ran = _RanRanks(prepared, progress)

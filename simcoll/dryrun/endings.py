@@ -264,6 +264,8 @@ def _how(trace: Trace | None, end: ProcessEnd, guesses: Collection[Line]) -> Ran
     raised = next((event for event in events if event.kind == "exception"), None)
     if raised is not None and (text(raised, "type") in _FAILURES_OF_OTHERS or _line(source_of(raised.data)) in guesses):
         return RankEnding.GUESSED
+    if raised is not None and any(event.kind == UNKNOWN_OBJECTS and event.data.get("stopped") for event in events):
+        return RankEnding.GUESSED
     if any(event.kind == STEPS_MADE for event in events):
         return RankEnding.STEPS_DONE
     return RankEnding.FAILED if end.exit_code else RankEnding.FINISHED

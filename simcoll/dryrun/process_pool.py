@@ -20,9 +20,10 @@ from typing import NoReturn
 
 from simcoll.blackbox.stacks import ask, await_stacks, read_stacks, stack_path
 from simcoll.core.io import make_sparse
-from simcoll.core.process import adopt_orphans, children, kill_children, reap, stat_fields
+from simcoll.core.process import activity, adopt_orphans, children, kill_children, reap, stat_fields
 from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.rank.main import become_rank, wanted_memory
+from simcoll.dryrun.rank.script_launch import ScriptLaunch
 from simcoll.dryrun.rank.settings import DryRun
 from simcoll.dryrun.rank.shared_files import journal_name
 from simcoll.launch.fork import fork
@@ -35,21 +36,21 @@ class _TerminatedError(BaseException):
     """SIGTERM: the rank has reached its time limit, or the dry run is over."""
 
 
-def start_under_subreaper(body: Callable[[], NoReturn]) -> int:
-    """Fork a subreaper, which forks a process for ``body`` and ends like it; returns the subreaper's process id.
+def start_under_subreaper(body: Callable[[ScriptLaunch], NoReturn]) -> int:
+    """Fork a subreaper, which forks a process for ``body`` and ends like the rank; returns the subreaper's process id.
 
     SIGTERM ends both, and all that the process has started.
     """
     pid = fork(ends_by=signal.SIGTERM)
     if pid == 0:
         try:
-            _supervise(body)
+            _supervise(body, ScriptLaunch())
         finally:
             os._exit(_FAILED)
     return pid
 
 
-def _supervise(body: Callable[[], NoReturn]) -> None:
+def _supervise(body: Callable[[ScriptLaunch], NoReturn], launch: ScriptLaunch) -> None:
     status = signal.SIGKILL.value
     try:
         signal.signal(signal.SIGTERM, _raise_terminated)
@@ -57,14 +58,54 @@ def _supervise(body: Callable[[], NoReturn]) -> None:
         pid = fork()
         if pid == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            body()
-        status = os.waitpid(pid, 0)[1]
+            body(launch)
+        status = _await_rank(pid, launch)
     except _TerminatedError:
         pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         kill_children()
         _exit_like(status)
+
+
+def _await_rank(pid: int, launch: ScriptLaunch) -> int:
+    """Wait for the process that runs the script; returns the status with which the rank has ended.
+
+    If the script has started the rank itself, and does nothing more after its end, it waits for results of other ranks.
+    """
+    idle = _IdleTree(pid)
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    while not ended:
+        if launch.has_ended:
+            launch.release()
+            if idle.seconds() > _IDLE_SECONDS:
+                break
+        elif launch.has_others_only and idle.seconds() > _IDLE_SECONDS:
+            launch.release()
+        time.sleep(_LOOK_SECONDS)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    return status if launch.exit_code is None else launch.exit_code << 8
+
+
+class _IdleTree:
+    """The time for which a process, and all that it has started, have done next to nothing but look at a queue."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._looked = self._since = time.monotonic()
+        self._used, self._ran = 0, True
+
+    def seconds(self) -> float:
+        """The seconds since it was seen to do something; it is looked at now and then."""
+        now = time.monotonic()
+        if now - self._looked < _IDLE_SECONDS / 10:
+            return 0.0
+        seen = activity(self._root).values()
+        used, runs = sum(ticks for _, ticks in seen), any(state in "RD" for state, _ in seen)
+        if used - self._used > _MOST_IDLE * (now - self._looked) * _TICKS or (runs and self._ran):
+            self._since = now
+        self._looked, self._used, self._ran = now, used, runs
+        return now - self._since
 
 
 def _raise_terminated(number: int, frame: object) -> NoReturn:
@@ -82,6 +123,9 @@ def _exit_like(status: int) -> NoReturn:
     os._exit(code)
 
 
+_IDLE_SECONDS = 1.0
+_MOST_IDLE = 0.25
+_TICKS = os.sysconf("SC_CLK_TCK")
 _COUNTERS = Path("/proc/vmstat")
 _LOOK_SECONDS = 0.01
 _GRACE_SECONDS = 5.0

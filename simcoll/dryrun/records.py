@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -27,11 +28,18 @@ Place = tuple[str, int, int, str]
 def comparable(traces: Sequence[Trace]) -> list[MemoryTrace]:
     """The traces with each rank's own order as time, and without sizes that depend on received values.
 
-    A collective that one rank marks loses its sizes on every rank; a message only on the rank that marks it.
+    A collective that one rank marks loses its sizes on every rank, a message at both ends.
     """
-    marked = {place for trace in traces for place in _marks(trace)}
-    collectives = {place for place in marked if not place[2]}
-    return [_with_order_as_time(trace, collectives | _marks(trace)) for trace in traces]
+    marks = [_marks(trace) for trace in traces]
+    collectives = {place for marked in marks for place in marked if not place[2]}
+    marks_message = any(place[2] for marked in marks for place in marked)
+    ends = [_ends(trace) if marks_message else {} for trace in traces]
+    messages = {one[place] for one, marked in zip(ends, marks, strict=True) for place in marked if place in one}
+    at_both_ends = [{place for place, message in one.items() if message in messages} for one in ends]
+    return [
+        _with_order_as_time(trace, collectives | marked | others)
+        for trace, marked, others in zip(traces, marks, at_both_ends, strict=True)
+    ]
 
 
 def sized_differently(traces: Sequence[Trace]) -> list[Source]:
@@ -72,6 +80,22 @@ def _places(trace: Trace, signatures: Sequence[Call]) -> Iterator[tuple[int, Pla
     for row, slot in enumerate(trace.slots):
         numbers = int(slot["sequence"]), int(slot["p2p_sequence"])
         yield row, (trace.groups[int(slot["group"])].name, *numbers, signatures[int(slot["signature"])].op)
+
+
+def _ends(trace: Trace) -> dict[Place, tuple[object, ...]]:
+    """The messages of a rank: of each, the same group, ranks, tag and number as at the other end."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    found: dict[Place, tuple[object, ...]] = {}
+    for row, place in _places(trace, trace.signatures):
+        call = trace.signatures[int(trace.slots["signature"][row])]
+        group = trace.groups[int(trace.slots["group"][row])]
+        if place[2] and call.peer is not None and 0 <= call.peer < len(group.ranks):
+            peer = group.ranks[call.peer]
+            ends = (peer, trace.rank) if call.outputs else (trace.rank, peer)
+            message = (group.name, group.ranks, *ends, call.tag or 0)
+            counts[message] += 1
+            found[place] = (*message, counts[message])
+    return found
 
 
 def _sizes(call: Call) -> object:

@@ -146,7 +146,7 @@ class Separate:
                 addresses = sorted([tensor.data_ptr() for tensor in outputs])
                 if min(map(sub, addresses[1:], addresses)) >= self.even:
                     return None
-            spans = _spans(outputs, self.outputs, 0)
+            spans = _without_padding(_spans(outputs, self.outputs, 0))
             reads = _spans(inputs, self.inputs, len(outputs))
         except RuntimeError:
             # Tensors without memory have no address.
@@ -181,6 +181,12 @@ def _spans(tensors: Sequence[torch.Tensor], sizes: Sequence[int], first: int) ->
         for number, (one, size) in enumerate(zip(addresses, sizes, strict=True), first)
         if size and one
     ]
+
+
+def _without_padding(spans: list[_Span]) -> list[_Span]:
+    """The spans without a tensor that ends the list several times: behind others it takes what nobody needs."""
+    repeated = next((place for place, span in enumerate(reversed(spans)) if span[:2] != spans[-1][:2]), 0)
+    return spans[: len(spans) - repeated + 1] if repeated else spans
 
 
 def _shared(spans: Sequence[_Span]) -> tuple[int, int] | None:

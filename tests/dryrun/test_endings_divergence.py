@@ -106,6 +106,31 @@ for epoch in range(2):
 """,
 }
 
+SENT_ON = {
+    "a size that goes on as a message": """
+sizes = [torch.zeros(1, dtype=torch.long) for _ in range(size)]
+dist.all_gather(sizes, torch.tensor([2 + (rank * 7) % 4]))
+batch = torch.ones(sum(int(one) for one in sizes), 3)
+if rank == 0:
+    dist.send(torch.tensor(batch.shape), 3)
+    dist.send(batch, 3)
+elif rank == 3:
+    shape = torch.zeros(2, dtype=torch.long)
+    dist.recv(shape, 0)
+    dist.recv(torch.empty(shape.tolist()), 0)
+""",
+    "a peer of the same number as a size": """
+count = torch.tensor([3])
+dist.all_reduce(count, dist.ReduceOp.MAX)
+assert int(count) == 3
+if rank == 0:
+    dist.send(torch.ones(2), 3)
+elif rank == 3:
+    dist.recv(torch.ones(2), 0)
+""",
+}
+"""A rank that reads no guess receives what another one has made of one."""
+
 TWO = "the least of lengths", "a decision of rank 0"
 FLOWS[" then ".join(TWO)] = "".join(FLOWS[flow] for flow in TWO)
 FLOWS["more stops than passes"] = FLOWS["a stop that follows from a stop"].replace("range(2)", "range(9)")
@@ -121,9 +146,13 @@ CODES = {"skipped": "SC202", "other operator": "SC104"}
 
 SILENT = ["early stopping", "a flag of uneven data", "an error that becomes a plain float", *list(FLOWS)[-2:]]
 
+WITH_BUGS = list(FLOWS)[:-1]
+FLOWS |= SENT_ON
+
 CASES = [
     *((flow, "none", 4 if number % 2 else 8) for number, flow in enumerate(SILENT)),
-    *((flow, list(CODES)[number % 2], 6) for number, flow in enumerate(list(FLOWS)[:-1])),
+    *((flow, "none", 4) for flow in SENT_ON),
+    *((flow, list(CODES)[number % 2], 6) for number, flow in enumerate(WITH_BUGS)),
 ]
 
 

@@ -167,6 +167,61 @@ def test_of_the_ranks_that_a_script_starts_each_runs_once(launcher: str, how: st
     assert code == 3
 
 
+RESULTS = """
+def main(rank, size, put):
+    begin(rank=rank, world_size=size)
+    found = torch.tensor([rank])
+    dist.all_reduce(found)
+    put((rank, int(found)))
+    if sys.argv[2] == "fails" and rank == 1:
+        raise ValueError("no data on this rank")
+    dist.barrier()
+
+def start(launcher, size):
+    if launcher == "executor":
+        with concurrent.futures.ProcessPoolExecutor(size) as pool:
+            found = {}
+            list(pool.map(main, range(size), [size] * size, [print] * size))
+        return
+    if launcher == "elastic_launch":
+        config = LaunchConfig(1, 1, size, run_id="one", rdzv_backend="c10d", rdzv_endpoint="localhost:0")
+        found = elastic_launch(config, lambda: main(int(os.environ["RANK"]), size, print))()
+        assert found.keys() == set(range(size))
+        return
+    queue = mp.get_context("fork").SimpleQueue()
+    if launcher == "mp.spawn":
+        mp.spawn(main, args=(size, queue.put), nprocs=size)
+    else:
+        class Rank(mp.get_context("fork").Process):
+            def run(self):
+                main(self.number, size, queue.put)
+        ranks = [Rank() for _ in range(size)]
+        for number, rank in enumerate(ranks):
+            rank.number = number
+            rank.start()
+    found = dict(queue.get() for _ in range(size))
+    assert found == dict.fromkeys(range(size), size * (size - 1) // 2)
+
+if __name__ == "__main__":
+    start(sys.argv[1], 3)
+"""
+"""Scripts that collect the results of the ranks that they start."""
+
+
+@pytest.mark.parametrize("launcher", ["mp.spawn", "process", "executor", "elastic_launch"])
+def test_results_of_other_ranks_are_not_awaited(launcher: str, tmp_path: Path) -> None:
+    imports = "import concurrent.futures\nfrom torch.distributed.launcher.api import LaunchConfig, elastic_launch\n"
+    code, report = preflight(tmp_path, imports + RESULTS, "--world-size", 3, "SCRIPT", launcher, "ends")
+    assert (code, report["findings"], report["agreed"]) == (0, [], 2)
+    assert not report["coverage"]["gaps"]
+
+
+def test_a_failure_in_a_started_process_is_that_of_its_rank(tmp_path: Path) -> None:
+    code, report = preflight(tmp_path, RESULTS, "--world-size", 3, "SCRIPT", "process", "fails")
+    assert [(one["code"], one["culprits"]) for one in report["findings"]] == [("SC701", [1])]
+    assert code == 3
+
+
 @pytest.mark.parametrize("launcher", ["mp.spawn", "fork"])
 def test_another_world_size_is_said(launcher: str, tmp_path: Path) -> None:
     code, report = preflight(tmp_path, MAIN, "--world-size", 2, "SCRIPT", launcher, "arguments", 4)

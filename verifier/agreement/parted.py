@@ -243,11 +243,12 @@ def _told(found: _Found, ways: Sequence[_Way]) -> Parting:
 
 
 def _chosen(found: list[_Found], ran: Ran) -> _Found | None:
-    """The fork that explains most: of the user's own code, not taken at other times, no loop that ranks run alike,
-    on ranks, no loop of which others made no round, the innermost.
+    """The fork that explains most: of the user's own code, not left behind earlier, not taken at other times, no loop
+    that ranks run alike, on ranks, no loop of which others made no round, the innermost.
     """
     for better in (
         _is_own,
+        lambda one: not _was_behind(one, ran),
         lambda one: not (one.fork.settled and (_been(one, ran) if one.again else _just_went(one, ran))),
         lambda one: _fits(one, ran) and not one.again and not one.fork.alike,
         lambda one: _fits(one, ran) and not one.fork.alike,
@@ -286,6 +287,17 @@ def _just_went(one: _Found, ran: Ran) -> bool | None:
         if stack
         else None
     )
+
+
+def _was_behind(one: _Found, ran: Ran) -> bool:
+    """True if those outside had come past this way before their last call, which all ranks have made."""
+    here = [frame.line for frame in one.outside.frames if _is_in_function(frame, one.frame)]
+    before = [frame.line for frame in ran.before(one.outside.side) if _is_in_function(frame, one.frame)]
+    return not one.again and bool(here and before) and one.fork.last < before[-1] < here[0]
+
+
+def _is_in_function(frame: Source, of: Source) -> bool:
+    return (frame.file, frame.function) == (of.file, of.function)
 
 
 def _is_by_rank(one: _Found) -> bool:

@@ -1,26 +1,18 @@
 """torch.distributed for a rank without peers: fake groups and stores in memory, whatever the program asks for.
 
 The changes are permanent: the process was forked to be a rank of a dry run.
-
-Scripts may start their ranks themselves (``mp.spawn``, ``Process``) or set their rank in ``init_process_group``. In a
-dry run each rank of such a script runs in a process already: of the ranks that the script starts there, only the
-process's own rank runs.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import os
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import context
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from torch.cuda import nccl
 from torch.distributed import device_mesh, distributed_c10d
 
@@ -28,15 +20,13 @@ from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, THREAD
 from simcoll.dryrun.rank.fake_device import real_devices
 from simcoll.dryrun.rank.fake_group import Answer, FakeProcessGroup
-from simcoll.dryrun.rank.fake_store import FakeStore
+from simcoll.dryrun.rank.fake_store import FakeFileStore, FakeStore, FakeTCPStore, StoreLogs, let_prefixed_stores_queue
 from simcoll.dryrun.rank.known_inputs import GroupInputs, InputsFile
+from simcoll.dryrun.rank.script_launch import RankOfScript
 from simcoll.dryrun.rank.sent_values import OBJECT_COLLECTIVES, GroupMessages, SharedObjects
 from simcoll.dryrun.rank.shared_files import GroupFiles, SharedFiles
-from simcoll.dryrun.rank.store_counters import StoreCounters
 from simcoll.dryrun.rank.taint import TaintTracker, has_tainted_size
-from simcoll.errors import ConfigurationError
 from simcoll.recorder.arguments import arguments
-from simcoll.recorder.group_creation import declared
 from simcoll.recorder.session import Session, active_session
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import METHODS, spec_of
@@ -103,7 +93,9 @@ class RecordedFakeGroup(RecordedPythonGroup):
             return result
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        marked = bool(self.taint.paused) or has_tainted_size((*args, *kwargs.values()))
+        # A number by itself is a peer, root or tag.
+        sized = [value for value in (*args, *kwargs.values()) if not isinstance(value, int)]
+        marked = bool(self.taint.paused) or has_tainted_size(sized)
         result = super()._collective(name, args, kwargs)
         pipeline = self._pipeline
         if pipeline is None:
@@ -136,9 +128,9 @@ class FakeBackendConfig(distributed_c10d.BackendConfig):
 
 
 def install_fake_distributed(
-    patches: Patches, rank: int, size: int, inputs: InputsFile, counter: WorkCounter | None, files: SharedFiles | None
+    patches: Patches, launch: RankOfScript, inputs: InputsFile, counter: WorkCounter | None, files: SharedFiles | None
 ) -> TaintTracker:
-    """Make this process ``rank`` of ``size`` without peers; simcoll must record already.
+    """Make this process the rank of ``launch`` without peers; simcoll must record already.
 
     ``inputs`` saves inputs, and knows those of the pass before; ``counter`` is called with every call; ``files`` gets
     those of other ranks as collectives are made.
@@ -147,18 +139,18 @@ def install_fake_distributed(
     taint = TaintTracker(lambda: None if session is None else session.current_recorder())
     taint.install(patches)
     FakeStore.taint = taint
+    let_prefixed_stores_queue(patches)
     dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, inputs, counter, files), True)
     patches.replace(distributed_c10d, "BackendConfig", FakeBackendConfig)
     # From torch 2.15 on, a Python group that has a device is taken for a C++ one.
     patches.replace(distributed_c10d, "_maybe_attach_flight_recorder", lambda *args: None)
-    launch = SpawnedLaunch(rank, size)
     launch.install(patches)
     hooks = activation.hooks(_with_own_store, lambda initialise: _with_own_rank(initialise, launch))
     hooks.__enter__()
     _hooks.append(hooks)
-    for name in ("TCPStore", "FileStore"):
-        _replace(patches, name, FakeStore)
-    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(FakeStore(), rank, size)]))
+    for name, kind in (("TCPStore", FakeTCPStore), ("FileStore", FakeFileStore)):
+        _replace(patches, name, kind)
+    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(FakeTCPStore(), launch.rank, launch.world_size)]))
     _fake_object_collectives(patches, taint)
     if not torch.cuda.is_available() and not hasattr(torch._C, "_nccl_version"):
         # c10d asks for it where a call of an NCCL group raises, and would lose the exception. Fake GPUs come with
@@ -188,8 +180,9 @@ def _creator(
 ) -> Callable[[Any, Any], RecordedFakeGroup]:
     """The function by which c10d makes a group's backend."""
     threads = ThreadSwitches()
-    sent = FakeStore.sent = None if files is None else files.sent_values(inputs.note_sent)
-    FakeStore.counters = None if sent is None else StoreCounters(sent)
+    sent = None if files is None else files.sent_values(inputs.note_sent)
+    if sent is not None:
+        FakeStore.sent, FakeStore.logs = sent, StoreLogs(sent)
     trusted = inputs.known is None or inputs.known.trusted
 
     def create(options: Any, backend_options: Any) -> RecordedFakeGroup:
@@ -218,7 +211,7 @@ def _creator(
     return create
 
 
-def _with_own_rank(initialise: Callable[..., Any], launch: SpawnedLaunch) -> Callable[..., Any]:
+def _with_own_rank(initialise: Callable[..., Any], launch: RankOfScript) -> Callable[..., Any]:
     """``init_process_group`` that checks the rank and world size against those of the dry run."""
     signature = inspect.signature(initialise)
 
@@ -238,7 +231,7 @@ def _with_own_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        given |= {"store": FakeStore(), "init_method": None}
+        given |= {"store": FakeTCPStore(), "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 
@@ -295,72 +288,3 @@ def _restored(values: list[Any], before: Sequence[Any]) -> bool:
     for place in missing:
         values[place] = before[place]
     return bool(missing)
-
-
-class SpawnedLaunch:
-    """Runs only this rank of those that its script starts, and checks the rank that the script declares."""
-
-    def __init__(self, rank: int, world_size: int) -> None:
-        self._rank = rank
-        self._size = world_size
-        self._pid = os.getpid()
-
-    def install(self, patches: Patches) -> None:
-        """Let processes that this one starts have its fake torch.distributed, not a real one."""
-        for name in ("spawn", "start_processes"):
-            for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
-                patches.wrap(module, name, self._in_this_process)
-        forked: Any = context.ForkProcess
-        for kind in (context.SpawnProcess, context.ForkServerProcess):
-            patches.replace(kind, "_Popen", staticmethod(forked._Popen))
-
-    def _in_this_process(self, spawn: Callable[..., Any]) -> Callable[..., Any]:
-        """Let ``spawn`` call the function here, for the one process of ``nprocs`` that is this rank."""
-
-        @functools.wraps(spawn)
-        def call(
-            fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any
-        ) -> Any:
-            try:
-                fn(self._rank % nprocs, *args)
-            except SystemExit as end:
-                if end.code:
-                    raise
-            return None if join else _Ended()
-
-        return call
-
-    def place(self, given: Mapping[str, Any]) -> tuple[int, int]:
-        """The rank and world size that a call of ``init_process_group`` declares, or else the environment.
-
-        Raises :class:`ConfigurationError` where they are not those of the dry run. A process that the script has
-        started for another rank ends here, since that rank runs in a process of its own.
-        """
-        number, size = _declared(given, "rank"), _declared(given, "world_size")
-        if (number, size) == (self._rank, self._size):
-            return number, size
-        if os.getpid() != self._pid and size == self._size:
-            sys.stdout.flush()
-            os._exit(0)
-        raise ConfigurationError(
-            f"rank {self._rank}: the script says that it is rank {number} of {size}, and this is a dry run of "
-            f"{self._size}: have it take both from RANK and WORLD_SIZE, or give --world-size {size}"
-        )
-
-
-class _Ended:
-    """The result of ``spawn`` with ``join=False``: the process has ended already."""
-
-    processes: tuple[object, ...] = ()
-
-    def join(self, *_: object, **__: object) -> bool:
-        """True: all have ended."""
-        return True
-
-    def pids(self) -> list[int]:
-        """Empty: no process has been started."""
-        return []
-
-
-def _declared(given: Mapping[str, Any], name: str) -> int:
-    return int(os.environ[name.upper()]) if (number := declared(given, name)) is None else number

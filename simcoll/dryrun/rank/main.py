@@ -34,6 +34,7 @@ from simcoll.dryrun.rank.known_inputs import InputsFile, inputs_name
 from simcoll.dryrun.rank.pipeline_stages import StageMetadata, share_stage_metadata
 from simcoll.dryrun.rank.private_mounts import let_folders_move, mount_privately
 from simcoll.dryrun.rank.redirected_files import redirect_files
+from simcoll.dryrun.rank.script_launch import RankOfScript, ScriptLaunch
 from simcoll.dryrun.rank.settings import DryRun, log_name
 from simcoll.dryrun.rank.shared_files import FileSharing, SharedFiles, journal_name
 from simcoll.dryrun.rank.taint import TaintTracker
@@ -123,11 +124,12 @@ def wanted_memory(dry_run: DryRun, rank: int) -> bool:
         return False
 
 
-def become_rank(dry_run: DryRun, rank: int) -> NoReturn:
+def become_rank(dry_run: DryRun, rank: int, launch: ScriptLaunch) -> NoReturn:
     """Run the script as ``rank``, and end the process as an interpreter does."""
     code, names = 1, dict[str, Any]()
     try:
-        with _begin(dry_run, rank):
+        launch.leave_supervisor()
+        with _begin(dry_run, rank, launch):
             # A program's variables live to its end: a Work that it keeps is not dropped before.
             names |= _run(dry_run)
         code = 0
@@ -135,7 +137,9 @@ def become_rank(dry_run: DryRun, rank: int) -> NoReturn:
         code = exit_code(error)
         if not isinstance(error, SystemExit):
             error.__traceback__ = _of_program(error.__traceback__)
-            sys.excepthook(*sys.exc_info())
+            # A script that has started its ranks is none of them: no record tells how it ends.
+            hook = sys.excepthook if launch.exit_code != 0 else sys.__excepthook__
+            hook(*sys.exc_info())
         elif isinstance(error.code, str):
             print(error.code, file=sys.stderr)  # noqa: T201
     finally:
@@ -169,7 +173,7 @@ def _run(dry_run: DryRun) -> dict[str, Any]:
     return runpy.run_path(str(dry_run.script), run_name="__main__")
 
 
-def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
+def _begin(dry_run: DryRun, rank: int, launch: ScriptLaunch) -> AbstractContextManager[None]:
     """Make this process the rank; returns the context that its program runs in."""
     leave_parent()
     program_begins(_run.__code__)
@@ -196,7 +200,8 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     use_lazy_shards(patches)
     counter = _counter(patches) if dry_run.counts else None
     inputs = InputsFile(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
-    taint = install_fake_distributed(patches, rank, dry_run.world_size, inputs, counter, files)
+    of_script = RankOfScript(rank, dry_run.world_size, launch)
+    taint = install_fake_distributed(patches, of_script, inputs, counter, files)
     metadata = StageMetadata(dry_run.folder, rank, lambda other: _is_running(dry_run, other))
     share_stage_metadata(patches, metadata)
     if dry_run.steps is not None:

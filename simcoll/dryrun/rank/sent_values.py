@@ -8,6 +8,7 @@ ranks.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import json
@@ -15,7 +16,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -40,6 +41,24 @@ _LOOK_SECONDS = 0.001
 _MOST_ELEMENTS = 256
 _MOST_BYTES = 1 << 26
 _UNKNOWN = object()
+_END = "collectives at the end"
+
+
+CollectiveCounts: TypeAlias = Mapping[str, int]
+"""The number of collectives of each group that a rank had made."""
+
+
+class CollectiveOrder(Protocol):
+    """The order that collectives impose on what ranks do."""
+
+    def counts(self) -> CollectiveCounts:
+        """The collectives that this rank has made."""
+
+    def is_before(self, counts: CollectiveCounts, rank: int) -> bool:
+        """True if another rank, which had made so many, met this one in a collective after that."""
+
+    def is_after(self, counts: CollectiveCounts, rank: int) -> bool:
+        """True if another rank, which had made so many, met this one in a collective that this one is still to make."""
 
 
 class SentValues:
@@ -48,11 +67,20 @@ class SentValues:
     ``note`` is called with the name and content of whatever is sent.
     """
 
-    def __init__(self, sharing: FileSharing, rank: int, raw: str, note: Callable[[str, bytes], object]) -> None:
+    def __init__(
+        self,
+        sharing: FileSharing,
+        rank: int,
+        raw: str,
+        note: Callable[[str, bytes], object],
+        order: CollectiveOrder,
+    ) -> None:
         self._sharing, self._note = sharing, note
+        self.counts, self.is_before, self.is_after = order.counts, order.is_before, order.is_after
         self._folder = f"{raw}/sent"
         self._patience = self.patience = sharing.patience
         self.is_first_pass = sharing.run == 0
+        atexit.register(self._tell_end)
         self.rank, self.world_size = rank, sharing.progress.world_size
 
     def put(self, name: str, data: bytes) -> None:
@@ -97,9 +125,23 @@ class SentValues:
                 return found
             time.sleep(_LOOK_SECONDS)
 
+    def peek(self, source: int, name: str) -> bytes | None:
+        """The data that a rank has sent under a name so far."""
+        with contextlib.suppress(OSError), open(f"{self._of_last_pass(source)}/{_file_name(name)}", "rb") as file:
+            return file.read()
+        return None
+
     def is_known(self, rank: int) -> bool:
         """True if a rank was started before this one, or has run in a pass before."""
         return self._sharing.progress.was_started(rank, None if self._sharing.run else self.rank)
+
+    def _tell_end(self) -> None:
+        self.put(_END, json.dumps(self.counts()).encode())
+
+    def has_stopped(self, rank: int) -> bool:
+        """True if another rank has ended ahead of a collective that this one has made with it."""
+        made = self.peek(rank, _END)
+        return made is not None and self.is_before(json.loads(made), rank)
 
     def made(self) -> int:
         """The number of collectives that this rank has made."""

@@ -47,6 +47,10 @@ _CLONE = 0x40049409
 """Linux's FICLONE: a copy that shares the disk's blocks, where the file system can make one."""
 
 _DIRECTORY, _FILE, _LINK, _GONE, _APPENDED = "directory", "file", "link", "gone", "appended"
+_REPLACED = " replaced"
+"""Ends the value of a folder that has taken the place of another one."""
+
+_COLLECTIVE_NS, _FILE_NS = 1_000_000, 1_000
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 _Ranks: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
@@ -102,7 +106,7 @@ class FileSharing:
 
     ``overlays`` is false where the kernel allows none; ``places`` are the folders that they cover, None for all
     (:mod:`simcoll.dryrun.rank.private_mounts`). A rank waits for others at most ``patience`` seconds in all. ``run``
-    counts the passes, from 0.
+    counts the passes, from 0; ``began_ns`` is the time before the first one.
     """
 
     base: Path
@@ -111,6 +115,7 @@ class FileSharing:
     progress: RankProgress
     patience: float
     run: int = 0
+    began_ns: int = field(default_factory=time.time_ns)
 
 
 def journal_name(rank: int, run: int) -> str:
@@ -136,7 +141,7 @@ def read_journal(path: str | Path, offset: int = 0) -> tuple[list[JournalEntry],
 class Change:
     """A change of a path: its kind now, and for a file the name of its copy, for a link its target.
 
-    The copy of a file that a rank only appended to has the appended bytes.
+    The copy of a file that a rank only appended to has the appended bytes. A folder has its mode.
     """
 
     path: str
@@ -173,12 +178,16 @@ class _Journal:
 
 
 _State = tuple[int, ...]
-"""The inode of a folder; of anything else also mode, size and the time of its last change, in nanoseconds."""
+"""Inode and mode; of anything but a folder also its size and the time of its last change, in nanoseconds."""
+
+
+def _state_of_file(state: os.stat_result) -> _State:
+    return state.st_ino, state.st_mode, state.st_size, state.st_ctime_ns
 
 
 def _is_racy(state: _State, now: int) -> bool:
     """True if a small file may change once more without a change of its state."""
-    return len(state) > 1 and state[2] <= _COPIED_BYTES and now - state[3] < _RACY_NS
+    return len(state) > 2 and state[2] <= _COPIED_BYTES and now - state[3] < _RACY_NS
 
 
 class ChangedPaths:
@@ -220,10 +229,14 @@ class ChangedPaths:
                 path = f"{place}/{name.removeprefix(WHITEOUT)}"
             places[path] = here
             if stat.S_ISDIR(state.st_mode):
-                found[path] = (state.st_ino,)
+                found[path] = state.st_ino, state.st_mode
                 self._visit(here, path, found, places)
             else:
-                found[path] = state.st_ino, state.st_mode, state.st_size, state.st_ctime_ns
+                found[path] = _state_of_file(state)
+
+    def know(self, path: str, here: str) -> None:
+        """Take a change of a file as known."""
+        self._known[path] = _state_of_file(os.lstat(here))
 
     def _names(self, folder: str) -> list[str]:
         try:
@@ -249,9 +262,11 @@ class SharedFiles:
         self._journals = _journals_before(f"{raw}/journals", sharing.run)
         self._read = np.zeros(len(self._table), np.uint32)
         self._own: dict[str, dict[str, int]] = {}
+        self._times: dict[str, int] = {}
         self._copies: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._groups: dict[str, int] = {}
+        self._members: dict[str, frozenset[int]] = {}
         self._entries = 0
         self._patience = sharing.patience
         for folder in ("journals", "snapshots"):
@@ -263,7 +278,23 @@ class SharedFiles:
 
     def sent_values(self, note: Callable[[str, bytes], object]) -> SentValues:
         """The values that ranks send each other beside files; ``note`` is called with those that this one sends."""
-        return SentValues(self._sharing, self._rank, self._raw, note)
+        return SentValues(self._sharing, self._rank, self._raw, note, self)
+
+    def counts(self) -> Mapping[str, int]:
+        """The number of collectives of each group that this rank has made."""
+        return self._counts
+
+    def is_before(self, counts: Mapping[str, int], rank: int) -> bool:
+        """True if another rank, which had made so many collectives, met this one in a collective after that."""
+        return any(counts.get(group, 0) < own for group, own in self._counts.items() if rank in self._members[group])
+
+    def is_after(self, counts: Mapping[str, int], rank: int) -> bool:
+        """True if another rank, which had made so many collectives, met this one in one that this one is to make."""
+        return any(
+            count > self._counts.get(group, 0)
+            for group, count in counts.items()
+            if rank in self._members.get(group, ())
+        )
 
     def of_group(self, members: Sequence[int]) -> GroupFiles:
         """The files that a group orders; groups of the same members are numbered."""
@@ -272,16 +303,32 @@ class SharedFiles:
         others = np.array(
             [member for member in members if member != self._rank and member < len(self._table)], np.int64
         )
+        self._members[f"{name}.{number}"] = frozenset(members)
         return GroupFiles(self, f"{name}.{number}", others)
 
     def publish(self) -> None:
         """Save the changes that this rank has made since the last time."""
         with self._appended.quiet():
-            changes = [
-                change for path, here in self._changed.look() if (change := self._change(path, here)) is not None
-            ]
+            changed = self._changed.look()
+            self._date(changed)
+            changes = [change for path, here in changed if (change := self._change(path, here)) is not None]
             self._appended.told()
             self._write(changes)
+
+    def _date(self, changed: Sequence[tuple[str, str]]) -> None:
+        """Give files that have their time from the clock, in that order, times that are the same in each pass."""
+        dated: list[tuple[int, str, str]] = []
+        for path, here in changed:
+            with contextlib.suppress(OSError):
+                state = os.lstat(here)
+                if stat.S_ISREG(state.st_mode) and self._times.get(path) != state.st_mtime_ns > self._sharing.began_ns:
+                    dated.append((state.st_mtime_ns, path, here))
+        first = self._sharing.began_ns + sum(self._counts.values()) * _COLLECTIVE_NS
+        for number, (_, path, here) in enumerate(sorted(dated)):
+            with contextlib.suppress(OSError):
+                self._times[path] = first + number * _FILE_NS
+                os.utime(here, ns=(self._times[path],) * 2)
+                self._changed.know(path, here)
 
     def _write(self, changes: Sequence[Change]) -> None:
         if not changes:
@@ -301,7 +348,7 @@ class SharedFiles:
         with contextlib.suppress(FileNotFoundError, PermissionError):
             mode = os.lstat(here).st_mode
             if stat.S_ISDIR(mode):
-                return Change(path, _DIRECTORY, "opaque" if _is_opaque(here) else "")
+                return Change(path, _DIRECTORY, f"{stat.S_IMODE(mode):o}{_REPLACED * _is_opaque(here)}")
             if stat.S_ISLNK(mode):
                 return Change(path, _LINK, os.readlink(here))
             if stat.S_ISCHR(mode) and os.lstat(here).st_rdev == 0:
@@ -318,7 +365,11 @@ class SharedFiles:
         name = self._copies.get(path)
         if name is None or os.stat(here).st_size > _COPIED_BYTES:
             return False
-        return Path(here).read_bytes() == Path(f"{self._raw}/snapshots/{name}").read_bytes()
+        copy = Path(f"{self._raw}/snapshots/{name}")
+        known, now = copy.stat(), os.stat(here)
+        if (known.st_mode, known.st_mtime_ns) != (now.st_mode, now.st_mtime_ns):
+            return False
+        return Path(here).read_bytes() == copy.read_bytes()
 
     def _saved(self, path: str, here: str) -> str:
         """Copy a file; returns the copy's name."""
@@ -419,11 +470,18 @@ class SharedFiles:
         exists = os.path.lexists(path)
         is_folder = exists and os.path.isdir(path) and not os.path.islink(path)
         if change.kind == _DIRECTORY:
-            if is_folder and change.value and not any(own.startswith(path + "/") for own in self._own):
+            if (
+                is_folder
+                and change.value.endswith(_REPLACED)
+                and not any(own.startswith(path + "/") for own in self._own)
+            ):
                 shutil.rmtree(path)
             elif exists and not is_folder:
                 os.unlink(path)
             os.makedirs(path, exist_ok=True)
+            mode = int(change.value.removesuffix(_REPLACED), 8)
+            if stat.S_IMODE(os.stat(path).st_mode) != mode:
+                os.chmod(path, mode)
             return
         if is_folder:
             shutil.rmtree(path)

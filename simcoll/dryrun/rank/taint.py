@@ -193,10 +193,13 @@ class TaintTracker:
         setattr(read, ORIGINAL, method)
         return read
 
-    def note_missing_objects(self, *, waited: bool = False) -> None:
-        """Record that the program goes on without objects that another rank would have sent; ``waited`` for those."""
+    def note_missing_objects(self, *, waited: bool = False, stopped: bool = False) -> None:
+        """Record that the program goes on without objects that another rank would have sent; ``waited`` for those.
+
+        ``stopped`` if a rank had ended ahead of what it would have sent.
+        """
         if (recorder := self._recorder()) is not None:
-            recorder.event(UNKNOWN_OBJECTS, waited=waited)
+            recorder.event(UNKNOWN_OBJECTS, waited=waited, stopped=stopped)
 
     def note(self, outcome: object = None) -> None:
         """Record the program's current line, and the branch that it takes there if ``outcome`` is an integer.

@@ -148,6 +148,53 @@ while store.add("next", 1) <= 4 * size:
 assert taken == 4
 dist.barrier()
 """,
+    "bytes that all append, a leader that ranks elect": """
+store = dist.TCPStore("localhost", 29544, size, rank == 0, wait_for_workers=False)
+won = store.compare_set("leader", "", str(rank)) == str(rank).encode()
+leader = int(store.get("leader"))
+assert won == (rank == leader)
+store.append("hosts", f"{rank},")
+store.append("hosts", "x,")
+dist.broadcast(torch.ones(1), src=leader)
+words = store.get("hosts").decode().split(",")
+assert sorted(words[:-1]) == [*sorted(map(str, range(size))), *["x"] * size]
+dist.barrier()
+""",
+    "values that change": """
+store = dist.TCPStore("localhost", 29544, size, rank == 0, wait_for_workers=False)
+other = dist.FileStore("/tmp/not-there", size)
+for step in range(2):
+    if rank == 1:
+        store.set("step", str(step))
+        other.set("step", b"\\xff")
+    for _ in range(rank + 1):
+        store.add("samples", 4)
+    dist.barrier()
+    assert int(store.get("step")) == step and other.get("step") == b"\\xff"
+    assert int(store.get("samples")) == 2 * (step + 1) * size * (size + 1)
+    dist.barrier()
+if rank == 0:
+    store.delete_key("samples")
+dist.barrier()
+assert not store.check(["samples"])
+dist.barrier()
+""",
+    "a queue of work": """
+store = dist.PrefixStore("work", dist.distributed_c10d._get_default_store())
+if rank == 0:
+    for number in range(2 * size):
+        store.queue_push("items", str(number))
+dist.barrier()
+found = [None] * size
+dist.all_gather_object(found, [int(store.queue_pop("items")) for _ in range(2)])
+assert sorted(sum(found, [])) == list(range(2 * size))
+assert store.queue_len("items") == 0
+try:
+    store.queue_pop("items", False)
+    raise SystemExit("the queue is not empty")
+except dist.QueueEmptyError:
+    dist.barrier()
+""",
     "message to an earlier rank": """\
 if rank == 3:
     dist.send(torch.tensor([5]), 0)
@@ -188,6 +235,17 @@ def test_a_failure_that_follows_from_real_objects_is_found(runs: DryRuns, tmp_pa
     report = runs.report("--world-size", "4", script)
     assert report["exit_code"] == 3
     assert [one["code"] for one in report["findings"]] == ["SC701"]
+
+
+def test_more_exchanges_than_passes_leave_the_dry_run_incomplete(runs: DryRuns, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    many = (
+        "store = dist.distributed_c10d._get_default_store()\nfor step in range(8):\n    store.add('seen', 1)\n"
+        "    dist.barrier()\n    assert store.add('seen', 0) == (step + 1) * size\n    dist.barrier()\n"
+    )
+    script.write_text(PROGRAM + many, encoding="utf-8")
+    report = runs.report("--world-size", "3", script)
+    assert (report["exit_code"], report["findings"]) == (0, [])
 
 
 def test_a_key_that_no_rank_sets_leaves_the_dry_run_incomplete(runs: DryRuns, tmp_path: Path) -> None:

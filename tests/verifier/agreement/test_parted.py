@@ -421,6 +421,20 @@ def test_ranks_that_were_in_an_inner_loop_left_it_after_fewer_rounds(tmp_path: P
     assert told(finding) == ("for v in losses.values():", {"in the loop": (1,), "past it": (0,)})
 
 
+def test_a_loop_that_all_had_left_before_their_last_call_parts_nobody(tmp_path: Path) -> None:
+    text = """
+        def step():
+            for batch in loader:
+                for delta in deltas:
+                    reduce(delta)  # delta
+                reduce(loss)  # loss
+                if rank == 0:
+                    reduce(saved)  # saved
+    """
+    finding = judged_by_records(program(tmp_path, text), ("delta", "loss", "saved"), ("delta", "loss", "delta"))
+    assert told(finding) == ("if rank == 0:", {TOOK: (0,), NOT: (1,)})
+
+
 def test_a_way_that_others_never_went_comes_before_one_that_they_did(tmp_path: Path) -> None:
     text = """
         def step():
