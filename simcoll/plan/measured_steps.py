@@ -6,6 +6,7 @@ looked for by their names.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _WATTS = re.compile(r"(?<!\d)(\d{3,4}) ?w\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _RELEASE = re.compile(r"\b(\d\d\.\d\d)")
 _MONTH = re.compile(r"_(20\d\d)-?(\d\d)_")
+_REPLICAS = re.compile(r"(?i)HSDP (\d{1,9}) ?x ?(\d{1,9})")
 _ROUND = re.compile(r"mlperf v(\d\.\d)")
 _RECOMPUTE = ("none", "selective", "full")
 
@@ -70,12 +72,16 @@ def measured_step(row: Mapping[str, str]) -> MeasuredStep:
     family = _family(said.get("gpu", ""))
     gpus = _whole(said, "gpus")
     per_node = min(_whole(said, "gpus_per_node", GPUS[family].gpus_per_node), gpus)
-    dp, micro = _whole(said, "dp", gpus), _whole(said, "mbs", 1)
+    others = math.prod(_whole(said, name, 1) for name in ("tp", "pp", "cp"))
+    dp, micro = _whole(said, "dp", max(1, gpus // others)), _whole(said, "mbs", 1)
     framework = _framework(said.get("framework", ""), said.get("source", ""))
     virtual = _whole(said, "vp", 1)
     stages = _whole(said, "pp", 1)
+    sharding = said.get("sharding", "")
+    copies = _copies(sharding, dp)
     layout = Layout(
-        dp_shard=dp,
+        dp_shard=dp // copies,
+        dp_replicate=copies,
         tp=_whole(said, "tp", 1),
         pp=stages,
         virtual_stages=virtual if stages > 1 else 1,
@@ -87,7 +93,7 @@ def measured_step(row: Mapping[str, str]) -> MeasuredStep:
         seq_len=_whole(said, "seq_len"),
         dtype=_dtype(said.get("precision", "")),
         recompute=_recompute(said.get("activation_checkpointing", "")),
-        zero=_zero(said.get("sharding", "")),
+        zero=_zero(sharding),
         # Other frameworks have such kernels of their own.
         compile=framework.name != "torchtitan" or "compile" in said.get("compile_or_overlap", ""),
     )
@@ -171,9 +177,15 @@ def _zero(sharding: str) -> int:
     upper = sharding.upper()
     if "SHARD_GRAD_OP" in upper:
         return 2
-    if "FSDP" in upper or not upper:
+    if "FSDP" in upper or "HSDP" in upper or not upper:
         return 3
     return 1 if "OPTIMIZER" in upper or "ZERO" in upper else 0
+
+
+def _copies(sharding: str, dp: int) -> int:
+    """The replicas of ``HSDP 4x64``, which is 4 of 64 shards each; 1 of what is no such pair."""
+    pair = _REPLICAS.search(sharding)
+    return int(pair[1]) if pair and int(pair[1]) * int(pair[2]) == dp else 1
 
 
 def _whole(said: Mapping[str, str], column: str, default: int | None = None) -> int:

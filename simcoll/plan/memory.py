@@ -102,7 +102,10 @@ def memory_of(
     if layout.zero == 3:
         counts = model.counts()
         outer = (counts["embedding"] + counts["head"]) / layout.tp
-        buffers = 3 * 2 * mine / max(1.0, layers) + 2 * outer / (1 + (layout.pp > 1))
+        buffers = 3 * 2 * mine / max(1.0, layers) + 2 * outer
+        if layout.pp > 1:
+            # A stage keeps what it has gathered until its last pass, and adds up whole gradients in 32 bits till then.
+            buffers = (2 + 4 * trained) * mine
     return Memory(
         parameters,
         gradients,
