@@ -225,7 +225,7 @@ def report(rows: Sequence[Row], off: Floats) -> None:
 
 
 def series_right(rows: Sequence[Row], shares: Mapping[str, float]) -> tuple[int, int]:
-    """Of pairs of one submitter's rows that differ in the number of GPUs alone: how many change the right way, and all."""
+    """Of pairs of one submitter's rows that differ in their GPUs alone: how many change the right way, and all."""
     alike: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         layout = row.step.layout

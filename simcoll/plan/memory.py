@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from simcoll.plan.layout import ADAPTERS, PLAIN, Layout, Training
 from simcoll.plan.model import Model
-from simcoll.plan.rates import FRAMEWORKS, Framework
+from simcoll.plan.rates import USUAL, Framework
 from simcoll.plan.traffic import held
 
 GIB = float(1 << 30)
@@ -66,9 +66,7 @@ class Memory:
         }
 
 
-def memory_of(
-    model: Model, layout: Layout, training: Training = PLAIN, framework: Framework = Framework(FRAMEWORKS[0])
-) -> Memory:
+def memory_of(model: Model, layout: Layout, training: Training = PLAIN, framework: Framework = USUAL) -> Memory:
     """The memory of a rank of the first stage (of the last one for the logits, where there is one stage)."""
     torchtitan = framework.name == "torchtitan"
     own = held(model, layout)

@@ -192,9 +192,7 @@ class _Programmer:
         whole = own * layout.cp * _WIDTHS[dtype]
         yield from self._calls("context", "all_gather", "context", ranks, whole, dtype, gathers * times)
         if self._how.of_torch:
-            yield from self._calls(
-                "context", "all_to_all", "context", ranks, own * 4, "float32", layout.cp * times
-            )
+            yield from self._calls("context", "all_to_all", "context", ranks, own * 4, "float32", layout.cp * times)
 
     def _expert(self) -> Iterator[Collective]:
         model, layout, one = self._model, self._layout, self._model.experts

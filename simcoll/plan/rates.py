@@ -49,6 +49,8 @@ class Framework:
 
 
 FRAMEWORKS = ("torchtitan", "megatron", "nemo", "llm-foundry")
+USUAL = Framework("torchtitan")
+"""Where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)

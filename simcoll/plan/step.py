@@ -2,8 +2,8 @@
 
 Collectives within a layer (tensor, context, expert parallel) stand in a stage's own time, with the share of them that
 frameworks leave exposed. Gathers and scatters of sharded parameters (ZeRO 3) run beside the layers: a pass takes as
-long as the longer of both, compute that shares the GPU with them is slower, and each gather waits for the slowest rank. The gradients' reduction of ZeRO 0 to 2
-runs beside the last micro-batch's backward pass.
+long as the longer of both, compute that shares the GPU with them is slower, and each gather waits for the slowest rank.
+The gradients' reduction of ZeRO 0 to 2 runs beside the last micro-batch's backward pass.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ def test_the_terms_add_up_to_the_step(options: dict[str, Any]) -> None:
     assert sum(terms.values()) == pytest.approx(found.step_seconds)
     assert min(terms.values()) >= 0
     parts = found.step
-    assert found.step_seconds == pytest.approx(parts.compute + parts.exposed + parts.bubble + parts.stragglers + parts.fixed)
+    assert found.step_seconds == pytest.approx(
+        parts.compute + parts.exposed + parts.bubble + parts.stragglers + parts.fixed
+    )
     assert sum(found.memory.parts().values()) == pytest.approx(found.memory_bytes)
     assert 0 < found.mfu < 1
     assert json.loads(json.dumps(document))["schema"] == "simcoll.plan/1"

@@ -173,8 +173,8 @@ Sent = Counter[tuple[str, tuple[int, ...], int, str]]
 class Case:
     """A script, its arguments, and its description as a plan; ``place`` is the script's own number of a rank.
 
-    So many ``steps`` are recorded: they must be most of all calls to be seen as steps. Of a script that does one ``part``
-    of a step alone, that part is compared; ``script`` is then what it says.
+    So many ``steps`` are recorded: they must be most of all calls to be seen as steps. Of a script that does one
+    ``part`` of a step alone, that part is compared; ``script`` is then what it says.
     """
 
     script: str
