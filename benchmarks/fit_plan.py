@@ -144,7 +144,8 @@ def fit(rows: Sequence[Row], rounds: int = 25, start: Mapping[str, float] | None
     def off(point: Floats, places: Iterable[int]) -> Floats:
         shares = dict(zip(names, np.exp(point).tolist(), strict=True))
         found = np.array([np.log(rows[place].predicted(shares)) - measured[place] for place in places])
-        return np.sign(found) * np.sqrt(2 * (np.sqrt(1 + (found / _KNEE) ** 2) - 1))
+        robust: Floats = np.sign(found) * np.sqrt(2 * (np.sqrt(1 + (found / _KNEE) ** 2) - 1))
+        return robust
 
     def residuals(point: Floats) -> Floats:
         return np.concatenate([off(point, range(len(rows))), (point - first) / belief])
