@@ -3,8 +3,8 @@
 The rows are those of ``benchmarks/data/steptimes.csv``, each with its source. A share is fitted in logarithms by least
 squares on the logarithm of the step time (Levenberg-Marquardt), where single rows count less the further they are off
 (pseudo-Huber, 5 %), and is held near a first guess: what few rows measure stays where it is expected. ``--check`` fits
-nothing and shows the errors; ``--cross`` leaves out one source after the other and shows the errors on what was left
-out, then each half of the rows.
+nothing and shows the errors; ``--cross`` fits without some of the rows and shows the errors on those: one source after
+the other, one GPU, and one series (what has one source, model, GPU and precision), a twentieth of the series at a time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -45,16 +46,21 @@ def guesses() -> dict[str, tuple[float, float]]:
         found[f"memory.{gpu}"] = (0.75, 0.1)
     for gpu in ("h100", "b200", "b300", "l40s"):
         found[f"matmul.fp8.{gpu}"] = (0.7, 0.12)
+        if gpu == "h100":
+            found[f"matmul.fp8-rowwise.{gpu}"] = (0.5, 0.3)
     for gpu in ("b200", "b300"):
         found[f"matmul.mxfp8.{gpu}"] = (0.7, 0.12)
         found[f"matmul.nvfp4.{gpu}"] = (0.45, 0.3)
     for gpu in ("h100", "b200", "b300"):
-        found[f"experts.{gpu}"] = (0.5, 0.5)
+        found[f"experts.{gpu}"] = (0.5, 0.2)
     for name in ("llm-foundry", "torchtitan", "megatron", "nemo"):
         found[f"moved.{name}"] = (1.0, 0.5)
         found[f"launch.{name}"] = (2e-5, 1.0)
+        found[f"fixed.{name}"] = (0.1, 0.6) if name == "megatron" else (0.01, 1.0)
     for release in ("25.09", "25.11", "26.02", "26.04", "26.06", "26.08"):
         found[f"megatron.{release}"] = (1.0, 0.3)
+    for submitted in ("4.0", "4.1", "5.0", "5.1"):
+        found[f"nemo.{submitted}"] = (1.0, 0.1)
     return found | {
         "attention.flash2_on_hopper": (0.6, 0.4),
         "quantised": (2.0, 0.5),
@@ -65,11 +71,29 @@ def guesses() -> dict[str, tuple[float, float]]:
         "routing.server": (2.0, 0.5),
         "expert.exposed": (0.5, 0.5),
         "tensor.exposed": (0.6, 0.5),
+        "tensor.in_pieces": (0.5, 0.3),
         "overlapped.exposed": (0.2, 0.7),
         "contention": (0.1, 0.7),
+        "stragglers": (0.005, 1.0),
         "optimizer": (1.5, 0.4),
-        "step.fixed": (0.01, 1.0),
     }
+
+
+class _Asked(dict[str, float]):
+    """Shares that note which of them are asked for."""
+
+    def __init__(self, shares: Mapping[str, float]) -> None:
+        super().__init__(shares)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The share, noted."""
+        self.names.add(name)
+        return super().get(name, default)
 
 
 class Row:
@@ -82,12 +106,25 @@ class Row:
         step = self.step
         self._work = work_of(step.model, step.layout)
         self._traffic = traffic_of(step.model, step.layout, step.network(), step.framework, step.training)
+        asked = _Asked({name: guess for name, (guess, _) in guesses().items()})
+        self.predicted(asked)
+        self.uses = frozenset(asked.names)
 
     def predicted(self, shares: Mapping[str, float]) -> float:
         """Seconds of a step with these shares."""
         step = self.step
-        rates = Rates(step.gpu, step.layout.dtype, step.framework, shares)
+        rates = Rates(step.gpu, step.layout.dtype, step.framework, shares, step.clock)
         return step_time(step.model, step.layout, self._work, self._traffic, rates, step.training).seconds
+
+    @property
+    def system(self) -> str:
+        """Where the row is from, and of MLPerf's who ran it: systems of others differ in more than their size."""
+        return f"{self.source} {self.row['source'].partition(' ')[2].partition('/')[0]}"
+
+    @property
+    def series(self) -> tuple[str, str, str, str]:
+        """What rows have in common that one table has under one heading."""
+        return self.source, self.step.model.name, self.step.gpu, self.step.layout.dtype
 
     @property
     def source(self) -> str:
@@ -95,32 +132,48 @@ class Row:
         return self.row["source"].partition(" ")[0]
 
 
-def fit(rows: Sequence[Row], rounds: int = 25) -> dict[str, float]:
-    """The shares with which the rows are predicted best."""
-    start = guesses()
-    names = list(start)
-    first = np.log([start[name][0] for name in names])
-    belief = np.array([start[name][1] for name in names])
+def fit(rows: Sequence[Row], rounds: int = 25, start: Mapping[str, float] | None = None) -> dict[str, float]:
+    """The shares with which the rows are predicted best, sought from ``start``."""
+    guessed = guesses()
+    names = list(guessed)
+    first = np.log([guessed[name][0] for name in names])
+    belief = np.array([guessed[name][1] for name in names])
     measured = np.log([row.seconds for row in rows])
+    users = [[place for place, row in enumerate(rows) if name in row.uses] for name in names]
+
+    def off(point: Floats, places: Iterable[int]) -> Floats:
+        shares = dict(zip(names, np.exp(point).tolist(), strict=True))
+        found = np.array([np.log(rows[place].predicted(shares)) - measured[place] for place in places])
+        robust: Floats = np.sign(found) * np.sqrt(2 * (np.sqrt(1 + (found / _KNEE) ** 2) - 1))
+        return robust
 
     def residuals(point: Floats) -> Floats:
-        shares = dict(zip(names, np.exp(point).tolist(), strict=True))
-        off = np.log([row.predicted(shares) for row in rows]) - measured
-        robust = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + (off / _KNEE) ** 2) - 1))
-        return np.concatenate([robust, (point - first) / belief])
+        return np.concatenate([off(point, range(len(rows))), (point - first) / belief])
 
-    return dict(zip(names, np.exp(_least_squares(residuals, first, rounds)).tolist(), strict=True))
+    def slope(point: Floats, now: Floats) -> Floats:
+        """Differences for derivatives, of the rows that a share has a part in."""
+        found = np.zeros((len(now), len(names)))
+        for column, places in enumerate(users):
+            moved = point.copy()
+            moved[column] += 1e-4
+            found[places, column] = (off(moved, places) - now[places]) / 1e-4
+            found[len(rows) + column, column] = 1 / belief[column]
+        return found
+
+    begin = first if start is None else np.log([start[name] for name in names])
+    return dict(zip(names, np.exp(_least_squares(residuals, slope, begin, rounds)).tolist(), strict=True))
 
 
-def _least_squares(residuals: Callable[[Floats], Floats], start: Floats, rounds: int) -> Floats:
-    """Levenberg-Marquardt with differences for derivatives."""
+def _least_squares(
+    residuals: Callable[[Floats], Floats], slope: Callable[[Floats, Floats], Floats], start: Floats, rounds: int
+) -> Floats:
+    """Levenberg-Marquardt."""
     point, damping, now = start, 1e-2, residuals(start)
     for _ in range(rounds):
-        steps = [residuals(point + 1e-4 * axis) for axis in np.eye(len(point))]
-        slope = (np.array(steps) - now).T / 1e-4
-        square = slope.T @ slope
+        leads = slope(point, now)
+        square = leads.T @ leads
         for _ in range(8):
-            move = np.linalg.solve(square + damping * np.diag(np.diag(square)), -slope.T @ now)
+            move = np.linalg.solve(square + damping * np.diag(np.diag(square)), -leads.T @ now)
             then = residuals(point + move)
             if then @ then < now @ now:
                 damping /= 5
@@ -155,6 +208,9 @@ def report(rows: Sequence[Row], off: Floats) -> None:
     dense = np.array([row.step.layout.dtype == "bf16" and row.step.model.experts is None for row in rows])
     if dense.any():
         show("dense, bf16", off[dense])
+    mixtures = np.array([row.step.model.experts is not None for row in rows])
+    if mixtures.any():
+        show("mixtures", off[mixtures])
     keys: Sequence[tuple[str, Callable[[Row], str]]] = (
         ("source", lambda row: row.source.rpartition("@")[0].rpartition("/")[2] or row.source),
         ("gpu", lambda row: row.step.gpu),
@@ -170,12 +226,12 @@ def report(rows: Sequence[Row], off: Floats) -> None:
 
 
 def series_right(rows: Sequence[Row], shares: Mapping[str, float]) -> tuple[int, int]:
-    """Of pairs of rows that differ in the number of GPUs alone: how many change the right way, and all."""
+    """Of pairs of one submitter's rows that differ in their GPUs alone: how many change the right way, and all."""
     alike: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         layout = row.step.layout
         per_rank = layout.global_batch / layout.data_parallel
-        key = (row.source, row.step.model.name, row.step.gpu, layout.tp, layout.pp, layout.cp, layout.seq_len)
+        key = (row.system, row.step.model.name, row.step.gpu, layout.tp, layout.pp, layout.cp, layout.seq_len)
         alike[(*key, layout.micro_batch, per_rank, layout.dtype, layout.zero, row.step.framework)].append(row)
     right = total = 0
     for group in alike.values():
@@ -188,25 +244,25 @@ def series_right(rows: Sequence[Row], shares: Mapping[str, float]) -> tuple[int,
     return right, total
 
 
-def cross(rows: Sequence[Row]) -> None:
+def cross(rows: Sequence[Row], shares: Mapping[str, float]) -> None:
     """Errors on what a fit has not seen."""
-    sources = sorted({row.source for row in rows})
-    unseen: list[tuple[Row, float]] = []
-    for source in sources:
-        rest = [row for row in rows if row.source != source]
-        left = [row for row in rows if row.source == source]
-        if rest:
-            unseen += zip(left, errors(left, fit(rest, 12)).tolist(), strict=True)
-    print("\nleft out: one source at a time")
-    report([row for row, _ in unseen], np.array([off for _, off in unseen]))
-    folds = 2
-    unseen = []
-    for fold in range(folds):
-        left = list(rows[fold::folds])
-        rest = [row for place, row in enumerate(rows) if place % folds != fold]
-        unseen += zip(left, errors(left, fit(rest, 12)).tolist(), strict=True)
-    print("\nleft out: each half of the rows")
-    report([row for row, _ in unseen], np.array([off for _, off in unseen]))
+    ways: Sequence[tuple[str, Callable[[Row], object], int]] = (
+        ("source", lambda row: row.source, 99),
+        ("GPU", lambda row: row.step.gpu, 99),
+        ("series", lambda row: row.series, 20),
+    )
+    for title, key, most in ways:
+        names = sorted({key(row) for row in rows}, key=str)
+        random.Random(0).shuffle(names)
+        parts = min(most, len(names))
+        unseen: list[tuple[Row, float]] = []
+        for part in range(parts):
+            out = set(names[part::parts])
+            left = [row for row in rows if key(row) in out]
+            rest = [row for row in rows if key(row) not in out]
+            unseen += zip(left, errors(left, fit(rest, 6, shares)).tolist(), strict=True)
+        print(f"\nleft out: {title}")
+        report([row for row, _ in unseen], np.array([off for _, off in unseen]))
 
 
 def main() -> None:
@@ -238,7 +294,7 @@ def main() -> None:
         SHARES.write_text(json.dumps(document, indent=1) + "\n")
         print(f"written: {SHARES}")
     if options.cross:
-        cross(rows)
+        cross(rows, shares)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, about in _WHOLE:
         group.add_argument(f"--{name}", metavar="N", type=int, help=about)
     group.add_argument("--schedule", metavar="NAME", help="gpipe, 1f1b, interleaved or zero-bubble (default: 1f1b)")
-    group.add_argument("--dtype", metavar="NAME", help="products: bf16, fp8, mxfp8 or nvfp4 (default: bf16)")
+    group.add_argument("--dtype", metavar="NAME", help="products: bf16, fp8, fp8-rowwise, mxfp8, nvfp4 (default: bf16)")
     group.add_argument("--recompute", metavar="HOW", help="activations: none, selective or full (default: none)")
     group.add_argument("--zero", metavar="STAGE", type=int, help="0 DDP, 1, 2 sharded optimizer, 3 FSDP (default)")
     group.add_argument(

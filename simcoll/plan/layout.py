@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from simcoll.errors import SimcollError
 from simcoll.plan.model import Model
 
-DTYPES = ("bf16", "fp8", "mxfp8", "nvfp4")
+DTYPES = ("bf16", "fp8", "fp8-rowwise", "mxfp8", "nvfp4")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 _LARGEST = 1 << 40

@@ -31,6 +31,7 @@ _IDLE = (
     "data parallel",
     "pipeline messages",
     "pipeline bubble",
+    "stragglers",
     "fixed",
 )
 """Terms in which nothing is computed."""
@@ -138,16 +139,17 @@ def plan_of(
     topology: nx.DiGraph[Any] | Network,
     framework: Framework,
     training: Training = PLAIN,
+    clock: float = 1.0,
 ) -> Plan:
     """The plan of a whole description; raises what `plan` raises."""
     network = network_of(topology)
     check_layout(layout, model, network.gpus)
     if framework.name not in FRAMEWORKS:
         raise PricingError(f"--framework {framework.name!r:.40}: expected {nearest(framework.name, FRAMEWORKS)}")
-    rates = Rates(network.family, layout.dtype, framework)
+    rates = Rates(network.family, layout.dtype, framework, clock=clock)
     traffic = traffic_of(model, layout, network, framework, training)
     times = step_time(model, layout, work_of(model, layout), traffic, rates, training)
-    memory = memory_of(model, layout, training)
+    memory = memory_of(model, layout, training, framework)
     notes = (_limit(times), *_notes(layout, traffic, times, framework))
     return Plan(model, layout, network.family, framework, times, memory, network.capacity, rates.peak, training, notes)
 

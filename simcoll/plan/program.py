@@ -180,12 +180,19 @@ class _Programmer:
             yield from self._calls("tensor", "all_gather", "tensor", ranks, logits, dtype, times * share.last)
 
     def _context(self) -> Iterator[Collective]:
-        model, layout = self._model, self._layout
-        keys = 2 * model.kv_heads * model.head_dim * layout.tokens * layout.cp / layout.tp
+        """Keys and values are gathered for each pass; torch hands their gradients from rank to rank, in 32 bits.
+
+        What else hands keys and values on (rings of messages) sends as much as gathers of them do.
+        """
+        model, layout, dtype = self._model, self._layout, self._how.activations
+        own = 2 * model.kv_heads * model.head_dim * layout.tokens / layout.tp
         blocks = sum(count for layer, count in self._share.layers) * model.attention / max(1, model.layers)
-        size, times = keys * _WIDTHS[self._how.activations], 3 * blocks * layout.micro_batches
-        ranks, dtype = layout.context_ranks(self._rank), self._how.activations
-        yield from self._calls("context", "all_gather", "context", ranks, size, dtype, times)
+        ranks, times = layout.context_ranks(self._rank), blocks * layout.micro_batches
+        gathers = 2 + (layout.recompute == "full") if self._how.of_torch else 3
+        whole = own * layout.cp * _WIDTHS[dtype]
+        yield from self._calls("context", "all_gather", "context", ranks, whole, dtype, gathers * times)
+        if self._how.of_torch:
+            yield from self._calls("context", "all_to_all", "context", ranks, own * 4, "float32", layout.cp * times)
 
     def _expert(self) -> Iterator[Collective]:
         model, layout, one = self._model, self._layout, self._model.experts

@@ -25,8 +25,8 @@ _GENERATION = {"h200": "h100", "h800": "h100", "gb200": "b200", "gb300": "b300",
 """GPUs with the cores of another one, whose shares they have."""
 
 _RACKS = ("gb200", "gb300")
-_TORCH = {"bf16": "bfloat16", "fp8": "float8_e4m3fn", "mxfp8": "float8_e4m3fn"}
-_BYTES = {"bf16": 2.0, "fp8": 1.3, "mxfp8": 1.3, "nvfp4": 1.0}
+_TORCH = {"bf16": "bfloat16"} | dict.fromkeys(("fp8", "fp8-rowwise", "mxfp8"), "float8_e4m3fn")
+_BYTES = {"bf16": 2.0, "fp8": 1.3, "fp8-rowwise": 1.3, "mxfp8": 1.3, "nvfp4": 1.0}
 """Bytes that a product moves for an element: what comes out is 16 bits wide, what goes in as wide as the dtype."""
 
 Shares = Mapping[str, float]
@@ -48,6 +48,8 @@ class Framework:
 
 
 FRAMEWORKS = ("torchtitan", "megatron", "nemo", "llm-foundry")
+USUAL = Framework("torchtitan")
+"""Where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,14 @@ def reached(gpu: str) -> RooflineRates:
 
 
 class Rates:
-    """The rates of one GPU in one framework, for products of one dtype.
+    """The rates of one GPU in one framework, for products of one dtype, at a share of its usual clock.
 
     Raises PricingError for a GPU whose peak is not known.
     """
 
-    def __init__(self, gpu: str, dtype: str, framework: Framework, shares: Shares | None = None) -> None:
+    def __init__(
+        self, gpu: str, dtype: str, framework: Framework, shares: Shares | None = None, clock: float = 1.0
+    ) -> None:
         self._shares = fitted_shares() if shares is None else shares
         peak = PEAKS.get(gpu.lower())
         if peak is None:
@@ -106,6 +110,7 @@ class Rates:
         self.peak = half
         """FLOPs/s of products of 16 bits, against which utilisation is counted."""
         self._dtype, self._framework = dtype, framework
+        half, full = half * clock, full * clock
         self.matmul = full * self._of(f"matmul.{dtype}")
         self.half = half * self._of("matmul.bf16")
         old = self._generation == "h100" and framework.name == "llm-foundry"
@@ -147,7 +152,7 @@ class Rates:
         return 30.0 * parameters * self._shares["optimizer"] / self.memory
 
     def _pass(self, work: Work, products: float, attention: float, launches: float) -> Seconds:
-        release = self._release() if work.moe_blocks else 1.0
+        release = self._release("megatron") if work.moe_blocks else 1.0
         moved = work.moved * self.of_framework("moved") * (1.0 if self._dtype == "bf16" else self._shares["quantised"])
         memory = products * 2.0 * (moved + work.scanned * self._shares["scanned"]) / self.memory
         experts = work.experts / self.experts + work.experts_moved * self._bytes / self.memory
@@ -159,16 +164,16 @@ class Rates:
             products * experts * release,
             memory,
             launches * (self.of_framework("launch") * work.blocks + routing * work.moe_blocks),
-        )
+        ).times(self._release("nemo"))
 
-    def _release(self) -> float:
-        """The factor by which mixtures of experts take longer in a release of Megatron than in the newest ones."""
-        if self._framework.name != "megatron":
+    def _release(self, name: str) -> float:
+        """The factor by which a release of a framework takes longer than its other ones; of Megatron its experts."""
+        if self._framework.name != name:
             return 1.0
-        known = sorted(name.partition("megatron.")[2] for name in self._shares if name.startswith("megatron."))
-        fitting = [name for name in known if name <= self._framework.release]
+        known = sorted(key.partition(f"{name}.")[2] for key in self._shares if key.startswith(f"{name}."))
+        fitting = [key for key in known if key <= self._framework.release]
         chosen = (fitting or known)[-1] if fitting or not self._framework.release else known[0]
-        return self._shares[f"megatron.{chosen}"]
+        return self._shares[f"{name}.{chosen}"]
 
     def _of(self, name: str) -> float:
         """A share of this generation, or the middle of all generations'."""

@@ -68,10 +68,10 @@ def search(
         check_layout(widest, model, count)
         raise LayoutError(f"no layout of {count:,} GPUs divides {model.name} and the batch; give fewer options")
     rates, capacity = Rates(network.family, widest.dtype, framework), network.capacity
-    fitting = (one for one in layouts if memory_of(model, one).total <= capacity)
+    fitting = (one for one in layouts if memory_of(model, one, framework=framework).total <= capacity)
     sized = sorted(((_least_seconds(model, one, rates), one) for one in fitting), key=lambda pair: pair[0])
     if not sized:
-        least = min(memory_of(model, one).total for one in layouts) / GIB
+        least = min(memory_of(model, one, framework=framework).total for one in layouts) / GIB
         raise LayoutError(
             f"none of {len(layouts):,} layouts of {model.name} fits: the smallest takes {least:,.1f} GiB of "
             f"{capacity / GIB:,.0f}; give more GPUs, or --recompute full"

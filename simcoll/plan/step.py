@@ -2,12 +2,13 @@
 
 Collectives within a layer (tensor, context, expert parallel) stand in a stage's own time, with the share of them that
 frameworks leave exposed. Gathers and scatters of sharded parameters (ZeRO 3) run beside the layers: a pass takes as
-long as the longer of both, and compute that shares the GPU with them is slower. The gradients' reduction of ZeRO 0 to 2
-runs beside the last micro-batch's backward pass.
+long as the longer of both, compute that shares the GPU with them is slower, and each gather waits for the slowest rank.
+The gradients' reduction of ZeRO 0 to 2 runs beside the last micro-batch's backward pass.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ class StepTime:
     stages: float
     bubble: float
     optimizer: float
+    stragglers: float
     fixed: float
 
     @property
@@ -49,7 +51,7 @@ class StepTime:
     @property
     def seconds(self) -> float:
         """The whole step."""
-        return self.compute + self.exposed + self.bubble + self.fixed
+        return self.compute + self.exposed + self.bubble + self.stragglers + self.fixed
 
     def terms(self) -> Mapping[str, float]:
         """The parts by name; they add up to the step."""
@@ -67,6 +69,7 @@ class StepTime:
             "data parallel": self.data,
             "pipeline messages": self.stages,
             "pipeline bubble": self.bubble,
+            "stragglers": self.stragglers,
             "fixed": self.fixed,
         }
 
@@ -81,7 +84,7 @@ def step_time(
     again = _recomputed(layout, rates, forward)
     backward = backward.plus(again)
     head = rates.head(work)
-    split = 0.5 if training.overlaps_tensor else 1.0
+    split = rates.share("tensor.in_pieces") if training.overlaps_tensor else 1.0
     tensor = traffic.tensor / count * rates.share("tensor.exposed") * split
     context = traffic.context / count * rates.share("overlapped.exposed")
     expert = traffic.expert / count * rates.share("expert.exposed")
@@ -105,8 +108,20 @@ def step_time(
         2 * traffic.stage * (stages - 1),
         bubble,
         rates.optimizer(mine * trained),
-        rates.share("step.fixed"),
+        _stragglers(layout, rates) * count * slot,
+        rates.of_framework("fixed"),
     )
+
+
+def _stragglers(layout: Layout, rates: Rates) -> float:
+    """The share of a pass that ranks wait for the slowest one, where each layer's parameters are gathered from all.
+
+    The longest of n like delays with an exponential tail grows with the logarithm of n. Ranks that meet once a step
+    have the delays of all layers behind them, which are alike in the mean.
+    """
+    if layout.zero < 2:
+        return 0.0
+    return rates.share("stragglers") * math.log(len(layout.shard_ranks()) * layout.dp_replicate)
 
 
 def _recomputed(layout: Layout, rates: Rates, forward: Seconds) -> Seconds:

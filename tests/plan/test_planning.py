@@ -36,7 +36,9 @@ def test_the_terms_add_up_to_the_step(options: dict[str, Any]) -> None:
     assert sum(terms.values()) == pytest.approx(found.step_seconds)
     assert min(terms.values()) >= 0
     parts = found.step
-    assert found.step_seconds == pytest.approx(parts.compute + parts.exposed + parts.bubble + parts.fixed)
+    assert found.step_seconds == pytest.approx(
+        parts.compute + parts.exposed + parts.bubble + parts.stragglers + parts.fixed
+    )
     assert sum(found.memory.parts().values()) == pytest.approx(found.memory_bytes)
     assert 0 < found.mfu < 1
     assert json.loads(json.dumps(document))["schema"] == "simcoll.plan/1"
@@ -111,7 +113,7 @@ def test_a_gpu_that_no_row_measures_has_the_shares_of_the_others() -> None:
         ({"global_batch": 65}, "--global-batch is 65, not a multiple of --micro-batch x data ranks, 64"),
         ({"seq_len": 100, "cp": 8}, "--seq-len is 100, not a multiple of --cp x --tp, 8"),
         ({"ep": 2}, "--ep 2: expected a divisor of the 0 experts of llama3-70b"),
-        ({"dtype": "fp32"}, "--dtype 'fp32': expected bf16, fp8, mxfp8, nvfp4"),
+        ({"dtype": "fp32"}, "--dtype 'fp32': expected bf16, fp8, fp8-rowwise, mxfp8, nvfp4"),
         ({"recompute": "some"}, "--recompute 'some': expected none, selective, full"),
         ({"schedule": "dualpipe"}, "--schedule 'dualpipe': expected gpipe, 1f1b, interleaved, zero-bubble"),
         ({"zero": 4}, "--zero 4: expected 0, 1, 2 or 3"),

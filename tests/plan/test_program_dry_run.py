@@ -86,6 +86,86 @@ for _ in range(9):
     optimizer.zero_grad()
 """
 
+RINGS = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query, key, value):
+        def scores(query, key, value, is_causal, **options):
+            return query.clone(), query.sum(-1).float()
+        out, sums, *_ = ring._templated_ring_attention(dist.group.WORLD, 2, scores, query, key, value, is_causal=True)
+        ctx.save_for_backward(query, key, value, out, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        def back(query, key, value, **options):
+            return query.clone(), key.clone(), value.clone()
+        query, key, value, out, sums = ctx.saved_tensors
+        return ring._templated_ring_attention_backward(
+            dist.group.WORLD, 2, back, gradient, "grad_out", query, key, value, out, sums, is_causal=True
+        )[:3]
+
+dist.init_process_group("gloo")
+length = 32 // dist.get_world_size()
+for _ in range(9):
+    query, key, value = (torch.zeros(1, heads, length, 16, dtype=torch.bfloat16) for heads in (4, 2, 2))
+    Attention.apply(query, key.requires_grad_(), value.requires_grad_()).sum().backward()
+    torch.optim.SGD([key], lr=0.1).step()
+"""
+
+MIXTURES = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows):
+        arrived = torch.empty_like(rows)
+        dist.all_to_all_single(arrived, rows.contiguous())
+        return arrived
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Exchange.apply(gradient)
+
+dist.init_process_group("gloo")
+rows = torch.zeros(32 * 2, 64, requires_grad=True)
+optimizer = torch.optim.SGD([rows], lr=0.1)
+for _ in range(9):
+    sent = torch.full((8,), 8)
+    dist.all_to_all_single(torch.empty_like(sent), sent)
+    there = Exchange.apply(rows)
+    Exchange.apply(2 * there).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+INTERLEAVED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+places = [chunk * ranks + rank for chunk in range(2)]
+stages = [PipelineStage(nn.Linear(64, 64), place, 2 * ranks, torch.device("cpu")) for place in places]
+schedule = ScheduleInterleaved1F1B(stages, n_microbatches=2 * ranks, loss_fn=lambda found, wanted: found.sum())
+optimizer = torch.optim.SGD([one for stage in stages for one in stage.submod.parameters()], lr=0.1)
+given = (torch.randn(2 * ranks, 32, 64),) if rank == 0 else ()
+wanted = {"target": torch.zeros(2 * ranks)} if rank == ranks - 1 else {}
+for _ in range(9):
+    schedule.step(*given, **wanted)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 Sent = Counter[tuple[str, tuple[int, ...], int, str]]
 
 
@@ -93,7 +173,8 @@ Sent = Counter[tuple[str, tuple[int, ...], int, str]]
 class Case:
     """A script, its arguments, and its description as a plan; ``place`` is the script's own number of a rank.
 
-    So many ``steps`` are recorded: they must be most of all calls to be seen as steps.
+    So many ``steps`` are recorded: they must be most of all calls to be seen as steps. Of a script that does one
+    ``part`` of a step alone, that part is compared; ``script`` is then what it says.
     """
 
     script: str
@@ -104,6 +185,7 @@ class Case:
     arguments: tuple[str, ...] = ()
     place: Callable[[int], int] = field(default=lambda rank: rank)
     steps: int = 8
+    part: str = ""
 
 
 def fsdp2(ranks: int) -> Case:
@@ -139,7 +221,22 @@ def varied(
     return Case("", ranks, model, layout, Conventions(*("float32",) * 3, clips=False, reports_loss=True), arguments)
 
 
+def one_part(part: str, ranks: int) -> Case:
+    """The calls of context parallel, of a mixture of experts, or of interleaved pipeline stages."""
+    wide, layers = Conventions(*("float32",) * 3), SMALL.replace("layers = 2", "layers = 1")
+    layout = Layout(seq_len=32)
+    if part == "context":
+        return Case(RINGS, ranks, layers, replace(layout, cp=ranks), Conventions(), part=part)
+    if part == "expert":
+        mixture = f"{layers}[model.experts]\ncount = 8\ntop_k = 2\nhidden = 32\n"
+        spread = replace(layout, dp_shard=ranks, ep=ranks, global_batch=ranks)
+        return Case(MIXTURES, ranks, mixture.replace("ffn = 128\n", ""), spread, wide, part=part)
+    deep = replace(layout, pp=ranks, virtual_stages=2, schedule="interleaved", global_batch=2 * ranks)
+    return Case(INTERLEAVED, ranks, SMALL.replace("layers = 2", f"layers = {2 * ranks}"), deep, wide, part=part)
+
+
 ALWAYS = [three_d(4, 2, 2), varied("ddp", 4), varied("fsdp", 4, micro=2, replicas=2)]
+ALWAYS += [one_part(part, 2) for part in ("context", "expert", "stage")]
 AT_NIGHT = [
     varied("fsdp", 4, micro=2),
     varied("fsdp", 4, replicas=2),
@@ -153,15 +250,36 @@ AT_NIGHT = [
     varied("fsdp", 8, replicas=2),
     varied("zero2", 4),
     varied("recompute", 4),
+    *(one_part(part, 4) for part in ("context", "expert", "stage")),
 ]
 
 
 def arguments(case: Case, folder: Path) -> tuple[object, ...]:
     script = ROOT / "examples" / case.script
-    if not case.script:
-        script = folder / "varied.py"
-        script.write_text(VARIED.format(examples=str(ROOT / "examples")), encoding="utf-8")
+    if case.part or not case.script:
+        script = folder / f"{case.part or 'varied'}.py"
+        text = case.script or VARIED.format(examples=str(ROOT / "examples"))
+        script.write_text(text, encoding="utf-8")
     return ("--world-size", case.ranks, "--steps", case.steps, "--jobs", 1, script, *case.arguments)
+
+
+def messages(traces: tuple[Trace, ...], steps: int) -> dict[int, Sent]:
+    """The floats that each rank sends and receives in a step: those of all steps are alike.
+
+    In its first step torch also tells the stages of each other's shapes, in integers.
+    """
+    found = {}
+    for trace in traces:
+        sent: Sent = Counter()
+        for row in trace.slots:
+            call, members = trace.signatures[row["signature"]], trace.groups[row["group"]].ranks
+            side = (call.inputs or call.outputs)[0]
+            if side.dtype == "float32" and call.peer is not None:
+                members = (trace.rank, members[call.peer])
+                sent[call.op, tuple(sorted(members)), bytes_of([side]) or 0, side.dtype] += 1
+        assert not any(count % steps for count in sent.values())
+        found[trace.rank] = Counter({key: count // steps for key, count in sent.items()})
+    return found
 
 
 def recorded(traces: tuple[Trace, ...]) -> dict[int, Sent]:
@@ -192,7 +310,7 @@ def dry_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DryRuns
 
 
 def name(case: Case) -> str:
-    return f"{case.ranks} {case.script} {' '.join(case.arguments)}"
+    return f"{case.ranks} {case.part or case.script} {' '.join(case.arguments)}"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +322,8 @@ def name(case: Case) -> str:
 )
 def test_a_plan_sends_what_the_script_sends(case: Case, dry_runs: tuple[DryRuns, Path], tmp_path: Path) -> None:
     runs, folder = dry_runs
-    real = recorded(runs.traces(*arguments(case, folder)))
+    traces = runs.traces(*arguments(case, folder))
+    real = messages(traces, case.steps) if case.part == "stage" else recorded(traces)
     described = tmp_path / "model.toml"
     described.write_text(case.model, encoding="utf-8")
     model = model_named(str(described))
@@ -212,6 +331,8 @@ def test_a_plan_sends_what_the_script_sends(case: Case, dry_runs: tuple[DryRuns,
     for rank in range(case.ranks):
         planned: Sent = Counter()
         for one in program_of(model, case.layout, case.conventions, rank):
+            if case.part and one.part != case.part and (one.part, one.group) != ("small", case.part):
+                continue
             members = tuple(case.place(member) for member in one.ranks)
             planned[one.op, tuple(sorted(members)), one.bytes, one.dtype] += int(one.count)
         mine = real[case.place(rank)]

@@ -46,7 +46,7 @@ def _facts(found: Estimate) -> list[Fact]:
     if found.bottleneck is not None:
         link = found.bottleneck
         busy = f"{link.source} -> {link.target}, {link.utilisation:.0%} of {show_rate(link.bandwidth)}"
-        facts.append(Fact("Bottleneck", link.link, busy, marked=True))
+        facts.append(Fact("Bottleneck", link.link, busy))
     return facts
 
 

@@ -207,7 +207,7 @@ def _facts(main: Pricing, steps: StepCosts | None) -> list[Fact]:
     ]
     if links:
         busy = f"{links[0].source} -> {links[0].target}, busy for {shown(links[0].busy)}"
-        facts.append(Fact("Bottleneck", links[0].link, busy, marked=True))
+        facts.append(Fact("Bottleneck", links[0].link, busy))
     return facts
 
 
