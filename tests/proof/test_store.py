@@ -118,7 +118,8 @@ def test_a_forked_child_does_not_speak_on_its_parents_connection() -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            inherited = pytest.raises(RuntimeError, place.set, "key", "the child's")
+            with pytest.raises(RuntimeError) as inherited:
+                place.set("key", "the child's")
             own = PrefixStore("group", TCPStore("127.0.0.1", server.port, is_master=False))
             meeting_place(own, free=True).set("from", "the child")
             os._exit("forked" not in str(inherited.value))
@@ -166,7 +167,7 @@ def send_or_receive(rank: int, group: Any) -> None:
 def test_groups_are_made_while_others_make_their_first_call(ranks: Any, mode: str) -> None:
     """Two threads of a rank share the connection; neither waits in it."""
 
-    def program(rank: int) -> float:
+    def program(rank: int) -> object:
         first = dist.new_group([0, 1])
         total = torch.ones(1)
         calling = threading.Thread(target=dist.all_reduce, args=(total,), kwargs={"group": first})
@@ -188,16 +189,21 @@ def test_groups_are_made_while_others_make_their_first_call(ranks: Any, mode: st
 @pytest.mark.parametrize("mode", ["check", "detail"])
 def test_a_process_joins_one_job_after_another_on_one_port(ranks: Any, mode: str) -> None:
     def program(rank: int) -> list[float]:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ports[0]))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        turns = ranks.store(f"turns {mode} {ranks.boxes}")
         sums, kept = [], []
-        for _ in range(3):
+        for turn in range(3):
             dist.init_process_group("gloo", rank=rank, world_size=2)
             dist.all_reduce(total := torch.ones(1))
             sums.append(total.item())
-            kept.append(dist.group.WORLD)
+            if rank == 1:
+                # With it the connection to a server that ends.
+                kept.append(dist.group.WORLD)
             dist.destroy_process_group()
+            turns.set(f"{turn}/{rank}", "")
+            turns.wait([f"{turn}/0", f"{turn}/1"])
         return sums
 
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        ports = [probe.getsockname()[1]]
+        port = probe.getsockname()[1]
     assert ranks(program, mode=mode, backend=None) == [[2.0] * 3] * 2
