@@ -38,7 +38,7 @@ from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.group_creation import declared_members
 from simcoll.recorder.recorder import GroupLog
-from simcoll.recorder.session import Session, active_session, is_unrecorded, pipelines, unrecorded
+from simcoll.recorder.session import Session, active, active_session, is_unrecorded, pipelines, unrecorded
 from simcoll.spec.collectives import METHODS
 from simcoll.wrapper.modes import keep_for_good, pipeline_of
 from simcoll.wrapper.pipeline import Pipeline
@@ -317,7 +317,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def _pipeline_here(self) -> Pipeline | None:
         """The pipeline that carries out the group's calls; None if calls are not recorded."""
-        session = self._session or active_session()
+        session = self._session or active.here
         if session is None or self._reconfigured or (unrecorded and is_unrecorded()):
             return None
         if self._pipeline is None or self._pipeline_session is not session:
