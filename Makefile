@@ -68,6 +68,9 @@ docs: $(READY)  ## the pages as a site, build/docs/index.html; a broken link, or
 bench: $(READY)  ## what a call costs in each mode, beside plain and beside TORCH_DISTRIBUTED_DEBUG=DETAIL
 	@$(BIN)/python -m benchmarks.overhead $(ARGS)
 
+bench-groups: $(READY)  ## what a group costs in each mode: to make it, and its first call
+	@$(BIN)/python -m benchmarks.groups $(ARGS)
+
 bench-training: $(READY)  ## what a training step of a real model costs in each mode, DDP and FSDP2
 	@$(BIN)/python -m benchmarks.training $(ARGS)
 

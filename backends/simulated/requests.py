@@ -20,7 +20,6 @@ from simcoll.backends.engine.virtual_time import nanoseconds
 from simcoll.backends.engine.world import World
 from simcoll.backends.simulated.async_checks import ArrayData, SimulatedEntry, SimulatedFlight, SimulatedFlights
 from simcoll.backends.simulated.values import RankValues
-from simcoll.blackbox.box import Slot
 from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Source, State, source_document
 from simcoll.core.source_roots import package_folder
@@ -183,7 +182,7 @@ class Membership:
         rank.world.check_failure(rank.rank)
         self._sequence += not pair
         self._p2p_sequence += pair
-        slot = Slot(
+        number = rank.box.write(
             self._index,
             self._sequence,
             rank.box.signature(call),
@@ -192,7 +191,6 @@ class Membership:
             State.STARTED,
             ASYNCHRONOUS if asynchronous else AWAITED,
         )
-        number = rank.box.schedule(slot)
         entry = SimulatedEntry(rank.box, self.group, line, self._sequence, number)
         data = ArrayData(inputs, outputs)
         size = len(self.group.ranks)

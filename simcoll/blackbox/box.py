@@ -48,8 +48,13 @@ class Box(Protocol):
         """The index of a source line."""
         ...
 
-    def schedule(self, slot: Slot) -> int:
-        """Write down that a call was made; the ticket that comes back names the record in later calls."""
+    def write(
+        self, group: int, sequence: int, signature: int, source: int, p2p_sequence: int, state: State, flags: int
+    ) -> int:
+        """Write down that a call was made; the ticket that comes back names the record in later calls.
+
+        The arguments are the fields of a :class:`Slot`, which would cost a call as much as the writing.
+        """
         ...
 
     def advance(self, ticket: int, state: State = State.COMPLETED) -> None:
@@ -98,5 +103,5 @@ class NoBox:
         """Nothing is written down."""
 
     group = signature = source = _no_index
-    schedule = _no_ticket
+    write = _no_ticket
     advance = ran_on_device = ended_on_device = mark = resign = event = step = close = _nothing

@@ -53,13 +53,15 @@ class MemoryBox:
             self._lines.append(source)
         return index
 
-    def schedule(self, slot: Slot) -> int:
+    def write(
+        self, group: int, sequence: int, signature: int, source: int, p2p_sequence: int, state: State, flags: int
+    ) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls."""
         if not self._open:
             return NO_TICKET
-        slot.scheduled_ns = self._clock()
-        if slot.state is State.STARTED:
-            slot.started_ns = slot.scheduled_ns
+        now = self._clock()
+        started = now if state is State.STARTED else 0
+        slot = Slot(group, sequence, signature, source, p2p_sequence, state, flags, now, started)
         with self._lock:
             self._slots.append(slot)
             return len(self._slots) - 1

@@ -39,9 +39,8 @@ _ANSWER_SECONDS = 1.0
 _PIECE_SECONDS = 0.02
 _AWAITING = re.compile(r"\bwait|\.result\(|\.synchronize\(")
 
-_CONNECTING, _BACKGROUND = "own_connection", "checker.py"
-"""The function that connects to the store (:mod:`simcoll.proof.side_channel`), and the file whose threads hold up no
-call."""
+_CONNECTING = "own_connection"
+"""The function that connects to the store (:mod:`simcoll.proof.store`)."""
 
 _open: dict[Path, IO[str]] = {}
 _unwatched: dict[Path, int] = {}
@@ -203,9 +202,7 @@ class Stack:
         """True if a connection that simcoll makes, and not another rank, holds up a call of the program."""
         if not self.frames or self.frames[0].function != _CONNECTING:
             return False
-        own = os.path.realpath(self.frames[0].file).startswith(self.roots.simcoll)
-        # No call of the program waits for a connection made in the background.
-        return own and not any(os.path.basename(frame.file) == _BACKGROUND for frame in self.frames)
+        return os.path.realpath(self.frames[0].file).startswith(self.roots.simcoll)
 
     def works_for_user(self) -> bool:
         """True if a thread beside the main one has something of the user's to do, as far as its frames say."""

@@ -119,6 +119,14 @@ class BlackBoxWriter(ProcessOwned):
 
     def schedule(self, slot: Slot) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls."""
+        return self.write(
+            slot.group, slot.sequence, slot.signature, slot.source, slot.p2p_sequence, slot.state, slot.flags
+        )
+
+    def write(
+        self, group: int, sequence: int, signature: int, source: int, p2p_sequence: int, state: State, flags: int
+    ) -> int:
+        """Write down that a call was made; the ticket that comes back names the record in later calls."""
         if not self._open:
             return NO_TICKET
         with self._lock:
@@ -127,8 +135,7 @@ class BlackBoxWriter(ProcessOwned):
             if ticket >= self._slots:
                 self._drop(offset)
             now = time.time_ns()
-            group, signature, source, state = slot.group, slot.signature, slot.source, slot.state
-            sequence, p2p_sequence = slot.sequence & 0xFFFFFFFF, slot.p2p_sequence & 0xFFFFFFFF
+            sequence, p2p_sequence = sequence & 0xFFFFFFFF, p2p_sequence & 0xFFFFFFFF
             _PACK_SLOT(
                 self._map,
                 offset,
@@ -139,7 +146,7 @@ class BlackBoxWriter(ProcessOwned):
                 signature,
                 source,
                 state,
-                slot.flags,
+                flags,
                 seal(group, sequence, p2p_sequence, signature, source),
                 now,
                 now if state == _STARTED_STATE else 0,

@@ -29,7 +29,8 @@ from simcoll.proof.allreduce import WordChannel
 from simcoll.proof.p2p_channel import Posted
 from simcoll.proof.p2p_check import DigestExchange
 from simcoll.proof.prover import Tolerance, document_of, record_of
-from simcoll.proof.side_channel import PolledStore, exchange
+from simcoll.proof.side_channel import exchange
+from simcoll.proof.store import PolledStore
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.spec.checksum import positioned

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from simcoll.core.record import Group, Record
 from simcoll.proof.p2p_channel import Count, P2PChannel, Posted
 from simcoll.proof.p2p_detail import disagreement_error, end_document, end_of, own_end
-from simcoll.proof.side_channel import PolledStore
+from simcoll.proof.store import PolledStore
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.spec.call import ANY_SOURCE
 

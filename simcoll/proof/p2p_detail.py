@@ -25,11 +25,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from torch.distributed import PrefixStore, Store, Work
+from torch.distributed import Work
 
 from simcoll.core.record import Group, Record, source_document, source_from
 from simcoll.errors import CollectiveMismatchError
-from simcoll.proof.side_channel import own_connection
+from simcoll.proof.store import PolledStore
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.recorder import Entry
 from simcoll.spec.call import ANY_SOURCE, Call, MalformedCallError
@@ -106,10 +106,10 @@ class _Header:
 class Messages:
     """The sends and receives of one group on this rank; calls of one peer and tag come in the order of their launch."""
 
-    def __init__(self, group: Group, group_rank: int, store: Store, stand_in: StandIn) -> None:
+    def __init__(self, group: Group, group_rank: int, store: PolledStore, stand_in: StandIn) -> None:
         self._group = group
         self._rank = group_rank
-        self._base = store
+        self._store = store
         self._stand_in = stand_in
         self._counts: dict[tuple[int, int, int], int] = {}
         self._loose: set[int] = set()
@@ -117,11 +117,6 @@ class Messages:
         self._stood_in: list[tuple[Work | None, torch.Tensor]] = []
         self._guard = threading.Lock()
         self._off = False
-
-    @functools.cached_property
-    def _store(self) -> PrefixStore:
-        """The store in which the ends meet; made with the first message."""
-        return PrefixStore("messages", own_connection(self._base))
 
     def announce(self, entry: Entry, arguments: Arguments, tag: int) -> Callable[[], None] | None:
         """Judge a call if its other end has come, before it is launched; otherwise leave word for it.

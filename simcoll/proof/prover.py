@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
-from torch.distributed import Store
-
 from simcoll.core.record import Group, Record, State, source_document, source_from
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.proof.side_channel import ChannelBrokenError, SideChannel
+from simcoll.proof.store import PolledStore
 from simcoll.recorder.recorder import Entry, Prepared
 from simcoll.spec.call import Call, MalformedCallError
 from simcoll.spec.checksum import joined_word, positioned, statement_digest
@@ -39,7 +38,7 @@ _NO_DOCUMENTS: Mapping[int, object] = MappingProxyType({})
 class Prover:
     """Proves the calls of one group, in order. Each rank calls :meth:`prove` for each call."""
 
-    def __init__(self, group: Group, group_rank: int, store: Store, timeout: Callable[[], timedelta]) -> None:
+    def __init__(self, group: Group, group_rank: int, store: PolledStore, timeout: Callable[[], timedelta]) -> None:
         self._group = group
         self._rank = group_rank
         self._timeout = timeout

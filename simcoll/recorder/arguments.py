@@ -138,7 +138,11 @@ def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -
         found.tensors[role] = _tensors(args[taken])
         taken += 1
     for value in args[taken:]:
-        _positional(found, value)
+        # The options object that most calls have.
+        if getattr(value, "asyncOp", None) is None:
+            _positional(found, value)
+        else:
+            _options(found, value)
     for keyword, value in kwargs.items():
         _keyword(found, keyword, value)
     return found
@@ -146,11 +150,7 @@ def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -
 
 def _positional(found: Arguments, value: object) -> None:
     """Take an argument that only its type tells apart; torch takes whatever counts for an integer or for a list."""
-    if (asynchronous := getattr(value, "asyncOp", None)) is not None:
-        found.asynchronous = bool(asynchronous)
-        found.synchronous = not asynchronous
-        _options(found, value)
-    elif isinstance(value, _REDUCE_OP_TYPES):
+    if isinstance(value, _REDUCE_OP_TYPES):
         found.reduce_op = _reduce_op_name(value)
     elif isinstance(value, timedelta):
         found.stated_timeout = value
@@ -188,6 +188,9 @@ def _keyword(found: Arguments, keyword: str, value: object) -> None:
 
 def _options(found: Arguments, options: object) -> None:
     """Take the fields of an options object of c10d; each kind has only some of the attributes."""
+    if (asynchronous := getattr(options, "asyncOp", None)) is not None:
+        found.asynchronous = bool(asynchronous)
+        found.synchronous = not asynchronous
     if "root" in found.integers:
         found.integers["root"] = getattr(options, "rootRank", found.integers["root"])
     if found.reduce_op is not None and (reduce_op := getattr(options, "reduceOp", None)) is not None:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
-from simcoll.blackbox.box import Box, NoBox, Slot
+from simcoll.blackbox.box import Box, NoBox
 from simcoll.blackbox.format import ASYNCHRONOUS, AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
 from simcoll.blackbox.stacks import answer_into, offer_recorded_stacks, stack_path
 from simcoll.core.device_errors import device_error
@@ -429,16 +429,10 @@ class GroupLog:
                 self._p2p_sequence += counts
             else:
                 self._sequence += counts
-            slot = Slot(
-                self._index,
-                self._sequence,
-                prepared.signature,
-                box.source(source),
-                self._p2p_sequence if message else 0,
-                state,
-                flags,
-            )
-            return Entry(self, prepared, slot.sequence, source, flags & ASYNCHRONOUS > 0, box.schedule(slot), claim)
+            sequence, p2p_sequence = self._sequence, self._p2p_sequence if message else 0
+            line = box.source(source)
+            ticket = box.write(self._index, sequence, prepared.signature, line, p2p_sequence, state, flags)
+            return Entry(self, prepared, sequence, source, flags & ASYNCHRONOUS > 0, ticket, claim)
 
     def _prepare(self, key: tuple[object, ...], arguments: Arguments) -> Prepared:
         prepared = self._prepared.get(key)

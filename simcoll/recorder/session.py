@@ -136,17 +136,18 @@ def _own_place(group: Group, group_rank: int) -> tuple[int, int]:
     return stated if known is None or whole or known[1] < stated[1] else known
 
 
-_active: RankLocal[Session | None] = RankLocal(lambda: None)
+active: RankLocal[Session | None] = RankLocal(lambda: None)
+"""The session that groups record in, or None: for the calls of groups, which look it up every time."""
 
 
 def active_session() -> Session | None:
     """The session that new groups record in, or None."""
-    return _active.here
+    return active.here
 
 
 def activate(session: Session | None) -> None:
     """Make ``session`` the one that groups record in; None: groups go on unrecorded."""
-    _active.set(session)
+    active.set(session)
 
 
 unrecorded: list[Callable[[], bool]] = []

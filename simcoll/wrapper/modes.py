@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
-from torch.distributed import PrefixStore
+from torch.distributed import HashStore
 
 from simcoll.backends.registry import KNOWN
 from simcoll.core.record import Group
@@ -19,7 +19,7 @@ from simcoll.proof.checker import LATE, Checker, MessageChecker, Rounds, calls_b
 from simcoll.proof.p2p_check import DigestExchange
 from simcoll.proof.p2p_detail import LATE_END, Messages, StandIn
 from simcoll.proof.prover import Prover
-from simcoll.proof.side_channel import PolledStore, own_connection
+from simcoll.proof.store import PolledStore, meeting_place
 from simcoll.recorder.recorder import GroupLog
 from simcoll.wrapper.pipeline import CheckedPipeline, Pipeline, RecordedPipeline
 from simcoll.wrapper.proved_pipeline import ProvedPipeline
@@ -35,38 +35,41 @@ def pipeline_of(
     plain: ProcessGroup,
     store: Store | None,
     timeout: Callable[[], timedelta],
+    *,
+    being_made: bool,
 ) -> Pipeline:
     """The pipeline of a group in a mode: the backends of ``plain`` run its calls, and its ranks meet in ``store``.
 
-    Where its ranks cannot meet, the calls are only recorded.
+    Where its ranks cannot meet, the calls are only recorded. ``being_made`` says that this thread is making the group.
     """
     names = {device.type: plain._get_backend(device).name() for device in plain._device_types}
     provable = bool(names) and not set(names.values()) & set(_UNPROVABLE_BACKENDS)
     if mode not in ("check", "detail") or store is None or not provable:
         return RecordedPipeline(log, times)
     group, group_rank = log.group, log.group_rank
+    alone = len(group.ranks) == 1
     # Under keys that no earlier group of this name has used.
-    store = PrefixStore(_incarnation(group), store)
-    known = {device: KNOWN[name] for device, name in names.items() if name in KNOWN and len(group.ranks) > 1}
+    place = meeting_place(HashStore() if alone else store, free=being_made).under(_incarnation(group))
+    known = {device: KNOWN[name] for device, name in names.items() if name in KNOWN and not alone}
     beyond = [device for device, backend in known.items() if device != "cpu" or not backend.tagged]
     if mode == "check" or beyond:
         _checked.add(plain)
     if mode == "check":
-        rounds = Rounds(group, group_rank, _polled(store, "simcoll-check"))
+        rounds = Rounds(group, group_rank, place.under("rounds"))
         checker = Checker(group, "check", rounds, calls_between_rounds(), _keep_all)
-        return CheckedPipeline(log, times, checker, _message_checker(group, group_rank, store, list(known), LATE))
-    messages = Messages(group, group_rank, store, _stand_in_of(plain)) if known else None
-    prover = Prover(group, group_rank, store, timeout)
-    return ProvedPipeline(log, times, prover, messages, _message_checker(group, group_rank, store, beyond, LATE_END))
+        return CheckedPipeline(log, times, checker, _message_checker(group, group_rank, place, list(known), LATE))
+    messages = Messages(group, group_rank, place.under("messages"), _stand_in_of(plain)) if known else None
+    prover = Prover(group, group_rank, place.under("proofs"), timeout)
+    return ProvedPipeline(log, times, prover, messages, _message_checker(group, group_rank, place, beyond, LATE_END))
 
 
 def _message_checker(
-    group: Group, group_rank: int, store: Store, devices: Collection[str], note: str
+    group: Group, group_rank: int, place: PolledStore, devices: Collection[str], note: str
 ) -> MessageChecker | None:
     """Returns the background check of sends and receives of tensors on these devices; ``note`` ends its errors."""
     if not devices:
         return None
-    exchange = DigestExchange(group, group_rank, _polled(store, "simcoll-letters"), devices, note)
+    exchange = DigestExchange(group, group_rank, place.under("letters"), devices, note)
     return MessageChecker(group, exchange, calls_between_rounds(), _keep_all)
 
 
@@ -85,11 +88,6 @@ def _keep_all() -> None:
 def keep_for_good(plain: ProcessGroup) -> None:
     """Have a group outlive the interpreter."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(plain))
-
-
-def _polled(store: Store, prefix: str) -> PolledStore:
-    """A connection of its own for the background, which must not wait behind the program's waits."""
-    return PolledStore(lambda: PrefixStore(prefix, own_connection(store)))
 
 
 _incarnations: Counter[Group] = Counter()

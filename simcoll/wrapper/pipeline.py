@@ -16,11 +16,12 @@ from typing import Any
 
 from torch.distributed import Work
 
+from simcoll.backends.base import Backend
 from simcoll.core.record import State
 from simcoll.cuda.coalesced import Section
 from simcoll.cuda.graph_replay import CapturedCall, CheckedReplay, GroupReplay
 from simcoll.cuda.watcher import DeviceTimes
-from simcoll.errors import MissingRankError
+from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.proof.checker import Checker, Made, MessageChecker
 from simcoll.proof.p2p_channel import Posted
 from simcoll.recorder.arguments import Arguments
@@ -31,7 +32,7 @@ from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import Flight, flights, watches
 from simcoll.wrapper.ddp import take_claim
-from simcoll.wrapper.work import CheckedWork, RecordedWork
+from simcoll.wrapper.work import CheckedWork, RecordedWork, raise_mismatch_behind, wait_looking_up
 
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
@@ -48,6 +49,7 @@ class Pipeline:
         self._log = log
         self._times = times
         self._values = log.values
+        self._flights = flights.here
         self._section: Section | None = None
         self._in_section = False
         self._pid = os.getpid()
@@ -80,15 +82,11 @@ class Pipeline:
             return recorded(None, entry)
         try:
             inner.wait()
-        except MissingRankError as missing:
-            entry.lacked(missing)
-            entry.finished(State.FAILED)
-            raise
         except Exception as error:
-            entry.failed(error)
+            _note_failure(entry, error)
             raise
         entry.waited_for()
-        flights.here.waits += 1
+        self._flights.waits += 1
         return inner
 
     def _launch(self, entry: Entry, arguments: Arguments, launch: Launch, flight: Flight | None = None) -> Work | None:
@@ -190,7 +188,7 @@ class RecordedPipeline(Pipeline):
         source, claim = current_source(), take_claim(self._log.group.name)
         if arguments.synchronous and not coalescing:
             entry = self._log.begin(arguments, source, claim, started=True, awaited=True)
-            flights.here.pass_by(entry, arguments)
+            self._flights.pass_by(entry, arguments)
             return self._wait(entry, self._launch(entry, arguments, launch))
         entry = self._log.begin(arguments, source, claim, started=True)
         return self._follow(entry, arguments, launch, coalescing)
@@ -223,6 +221,14 @@ def recorded(
             flight.end()
         return None
     return RecordedWork(inner, entry, flight, check)
+
+
+def _note_failure(entry: Entry, error: Exception) -> None:
+    if isinstance(error, MissingRankError):
+        entry.lacked(error)
+        entry.finished(State.FAILED)
+    else:
+        entry.failed(error)
 
 
 def _note_refusal(entry: Entry, error: Exception, flight: Flight | None = None) -> None:
@@ -315,10 +321,16 @@ class CheckedPipeline(BackgroundPipeline):
         """Launch a call and hand it to the background; raises an error that the background has found before."""
         if not coalescing:
             PENDING_ERRORS.raise_due()
-        entry = self._log.begin(arguments, current_source(), take_claim(self._log.group.name), started=True)
+        source, claim = current_source(), take_claim(self._log.group.name)
+        waits = arguments.synchronous and not coalescing
+        entry = self._log.begin(arguments, source, claim, started=True, awaited=waits)
         if arguments.spec.kind is Kind.POINT_TO_POINT:
             return self._post_and_launch(entry, arguments, launch, coalescing)
-        flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
+        flight = None
+        if waits:
+            self._flights.pass_by(entry, arguments)
+        else:
+            flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
         blocks = arguments.spec.names_absent
         if blocks:
             self._checker.add((entry, get_ident()))
@@ -328,7 +340,26 @@ class CheckedPipeline(BackgroundPipeline):
             self._checker.add((entry, get_ident()))
         if inner is None:
             return recorded(None, entry, flight)
-        return CheckedWork(inner, entry, flight, self._log.backend(arguments.device))
+        backend = self._log.backend(arguments.device)
+        if not waits:
+            return CheckedWork(inner, entry, flight, backend)
+        return self._wait_looking_up(entry, inner, backend)
+
+    def _wait_looking_up(self, entry: Entry, inner: Work, backend: Backend | None) -> Work:
+        """Wait in place of the caller, as :class:`CheckedWork` does; returns the backend's Work, which is done."""
+        PENDING_ERRORS.raise_due()
+        try:
+            wait_looking_up(inner, backend)
+        except CollectiveMismatchError:
+            # In place of a wait that may never end: the call itself goes on.
+            raise
+        except Exception as error:
+            _note_failure(entry, error)
+            raise_mismatch_behind(error)
+            raise
+        entry.waited_for()
+        self._flights.waits += 1
+        return inner
 
     def _replayed(self, calls: Sequence[CapturedCall]) -> GroupReplay:
         return CheckedReplay(self._log, calls, self._times, self._checker)

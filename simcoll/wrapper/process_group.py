@@ -38,7 +38,7 @@ from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.group_creation import declared_members
 from simcoll.recorder.recorder import GroupLog
-from simcoll.recorder.session import Session, active_session, is_unrecorded, pipelines, unrecorded
+from simcoll.recorder.session import Session, active, active_session, is_unrecorded, pipelines, unrecorded
 from simcoll.spec.collectives import METHODS
 from simcoll.wrapper.modes import keep_for_good, pipeline_of
 from simcoll.wrapper.pipeline import Pipeline
@@ -153,7 +153,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._inner._set_group_desc(desc)
         # c10d sets this last: the group is complete, and is written down even if it never makes a call.
         if (session := self._session or active_session()) is not None:
-            self._make_pipeline(session)
+            self._make_pipeline(session, being_made=True)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of every backend of the group."""
@@ -183,12 +183,21 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if plain is None:
             return None
         members = self._global_ranks()
-        return RecordedProcessGroup.adopt(plain, self._session, members=[members[rank] for rank in ranks])
+        return self._adopt_made(plain, members=[members[rank] for rank in ranks])
 
     def merge_remote_group(self, store: Store, size: int, *args: Any, **kwargs: Any) -> ProcessGroup:
         """Merge as the group inside does; the new group is recorded too."""
         plain = self._inner.merge_remote_group(store, size, *args, **kwargs)
-        return RecordedProcessGroup.adopt(plain, self._session, store=store)
+        return self._adopt_made(plain, store=store)
+
+    def _adopt_made(
+        self, plain: ProcessGroup, *, store: Store | None = None, members: Sequence[int] | None = None
+    ) -> RecordedProcessGroup:
+        """Record a group that the one inside has made just now, in this thread."""
+        group = RecordedProcessGroup.adopt(plain, self._session, store=store, members=members)
+        if (session := self._session or active_session()) is not None:
+            group._make_pipeline(session, being_made=True)
+        return group
 
     # Ending.
 
@@ -308,27 +317,28 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def _pipeline_here(self) -> Pipeline | None:
         """The pipeline that carries out the group's calls; None if calls are not recorded."""
-        session = self._session or active_session()
+        session = self._session or active.here
         if session is None or self._reconfigured or (unrecorded and is_unrecorded()):
             return None
         if self._pipeline is None or self._pipeline_session is not session:
             return self._make_pipeline(session)
         return self._pipeline
 
-    def _make_pipeline(self, session: Session) -> Pipeline:
-        """Made with the group's first call in a session: only then is the process surely the one that it stays."""
+    def _make_pipeline(self, session: Session, *, being_made: bool = False) -> Pipeline:
+        """Made when c10d has made the group, or with the group's first call in a session."""
         with self._making:
             if self._pipeline is None or self._pipeline_session is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 recorder, rank = session.recorder(group, self.rank()), self.rank()
                 log = GroupLog(recorder, group, rank, self._known_backends(), session.choice)
-                self._pipeline = self._new_pipeline(log, session.mode)
+                self._pipeline = self._new_pipeline(log, session.mode, being_made)
                 self._pipeline_session = session
                 pipelines.here.add(self._pipeline)
             return self._pipeline
 
-    def _new_pipeline(self, log: GroupLog, mode: str) -> Pipeline:
-        return pipeline_of(mode, log, self._times(), self._inner, self._store, _timeout_of(self))
+    def _new_pipeline(self, log: GroupLog, mode: str, being_made: bool) -> Pipeline:
+        timeout = _timeout_of(self)
+        return pipeline_of(mode, log, self._times(), self._inner, self._store, timeout, being_made=being_made)
 
     def _times(self) -> DeviceTimes | None:
         on_streams = any(backend.on_streams for backend in self._known_backends().values())

@@ -59,6 +59,6 @@ class RecordedPythonGroup(RecordedProcessGroup):
     def _set_sequence_number_for_group(self) -> None:
         """The records count."""
 
-    def _new_pipeline(self, log: GroupLog, mode: str) -> Pipeline:
+    def _new_pipeline(self, log: GroupLog, mode: str, being_made: bool) -> Pipeline:
         """Ranks in one process, or without peers, prove nothing to each other over a wire."""
         return RecordedPipeline(log, self._times())

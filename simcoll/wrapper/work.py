@@ -300,8 +300,7 @@ class CheckedWork(RecordedWork):
         failed: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(inner, entry, flight)
-        self._blocks = backend is not None and backend.waits_on_host
-        self._resumes = backend is not None and backend.resumes
+        self._backend = backend
         self._tell_failed = failed
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
@@ -313,33 +312,46 @@ class CheckedWork(RecordedWork):
         except Exception as error:
             if self._tell_failed is not None:
                 self._tell_failed()
-            # The first rank that raises a mismatch may end, and its peers lose the connection before they know why.
-            if (mismatch := PENDING_ERRORS.awaited(_MISMATCH_SECONDS)) is not None:
-                raise mismatch from error
+            raise_mismatch_behind(error)
             raise
 
     def _await(self, timeout: timedelta) -> bool:
-        """A call that ranks disagree about may never end: look up now and then."""
-        if self._blocks and timeout <= NO_TIMEOUT and not self._resumes:
-            self._look_on()
-        while self._blocks and self._resumes and timeout <= NO_TIMEOUT:
-            try:
-                return self._inner.wait(_LOOK_UP)
-            except RuntimeError:
-                if self._inner.is_completed():
-                    break
-            PENDING_ERRORS.raise_due()
-        return super()._await(timeout)
+        return super()._await(timeout) if timeout > NO_TIMEOUT else wait_looking_up(self._inner, self._backend)
 
-    def _look_on(self) -> None:
-        """Ask until the call has ended, where no wait can be tried for a moment; at last the wait itself knows when its
-        time is up.
-        """
-        deadline, pause = time.monotonic() + _LOOK_ON_SECONDS, _FIRST_PAUSE_SECONDS
-        while time.monotonic() < deadline and not self._inner.is_completed():
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            PENDING_ERRORS.raise_due()
+
+def wait_looking_up(inner: Work, backend: Backend | None) -> bool:
+    """Wait for a call that may never end, as ranks may disagree about it: raises a mismatch that is found meanwhile."""
+    if backend is None or not backend.waits_on_host:
+        return inner.wait()
+    if not backend.resumes:
+        _look_on(inner)
+        return inner.wait()
+    while True:
+        try:
+            return inner.wait(_LOOK_UP)
+        except RuntimeError:
+            if inner.is_completed():
+                return inner.wait()
+        PENDING_ERRORS.raise_due()
+
+
+def _look_on(inner: Work) -> None:
+    """Ask until the call has ended, where no wait can be tried for a moment; at last the wait itself knows when its
+    time is up.
+    """
+    deadline, pause = time.monotonic() + _LOOK_ON_SECONDS, _FIRST_PAUSE_SECONDS
+    while time.monotonic() < deadline and not inner.is_completed():
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        PENDING_ERRORS.raise_due()
+
+
+def raise_mismatch_behind(error: Exception) -> None:
+    """Raise the mismatch for which a wait failed with ``error``, where there is one: the first rank that raises a
+    mismatch may end, and its peers lose the connection before they know why.
+    """
+    if (mismatch := PENDING_ERRORS.awaited(_MISMATCH_SECONDS)) is not None:
+        raise mismatch from error
 
 
 leave_class_uncompiled(RecordedWork)

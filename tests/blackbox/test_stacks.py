@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 from simcoll.blackbox.stacks import Stack, ask, offer_stacks, read_stacks
 from simcoll.core.record import Source
 from simcoll.core.source_roots import own_roots, torch_folder
-from simcoll.proof import checker, side_channel
+from simcoll.proof import store
 
 OFFER = """
 import sys
@@ -95,7 +95,7 @@ def test_who_connects_is_told_from_who_waits(tmp_path: Path) -> None:
     body = """
     import functools, threading, time
     from types import SimpleNamespace
-    from simcoll.proof.side_channel import own_connection
+    from simcoll.proof.store import own_connection
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     own_connection(SimpleNamespace(clone=functools.partial(time.sleep, 60)))
     """
@@ -105,10 +105,9 @@ def test_who_connects_is_told_from_who_waits(tmp_path: Path) -> None:
     assert not threads[-2].connects()
 
 
-def test_who_connects_in_the_background_holds_up_nobody() -> None:
-    connecting = Source(side_channel.__file__, 1, "own_connection", "return store.clone()")
+def test_a_function_of_the_programs_connects_nothing() -> None:
+    connecting = Source(store.__file__, 1, "own_connection", "return store.clone()")
     assert Stack((connecting, Source("train.py", 1, "step"))).connects()
-    assert not Stack((connecting, Source(checker.__file__, 1, "_serve"))).connects()
     assert not Stack((Source("train.py", 1, "own_connection"),)).connects()
 
 

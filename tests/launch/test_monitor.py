@@ -22,7 +22,7 @@ from simcoll.core.record import Group, Source, State
 from simcoll.launch import monitor as module
 from simcoll.launch.monitor import Monitor
 from simcoll.launch.nodes.head import Others
-from simcoll.proof import side_channel
+from simcoll.proof import store
 from simcoll.spec.call import Buffer, Call
 
 BUFFER = (Buffer((4,), "float32"),)
@@ -107,7 +107,7 @@ def test_a_rank_in_which_simcoll_connects_has_its_time(
     job = Job(tmp_path, monkeypatch, seconds)
     job.waits(0, 0)
     job.waits(1, 1)
-    connecting = {1: [Stack((Source(side_channel.__file__, 1, "own_connection"),))]}
+    connecting = {1: [Stack((Source(store.__file__, 1, "own_connection"),))]}
     monkeypatch.setattr(Monitor, "_stacks", lambda self, launch, roots: connecting)
     patience = seconds or module.DEFAULT_SECONDS
     assert not job.look_after(patience + module._CONNECT_SECONDS - 1)
@@ -118,7 +118,7 @@ def test_a_rank_in_which_simcoll_connects_has_its_time(
 def test_a_rank_that_never_connects_does_not_keep_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path, monkeypatch, 4.0)
     job.waits(0, 0)
-    connecting = {1: [Stack((Source(side_channel.__file__, 1, "own_connection"),))]}
+    connecting = {1: [Stack((Source(store.__file__, 1, "own_connection"),))]}
     monkeypatch.setattr(Monitor, "_stacks", lambda self, launch, roots: connecting)
     assert not job.look_after(60)
     assert job.look_after(20)

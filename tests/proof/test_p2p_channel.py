@@ -26,7 +26,7 @@ from torch.distributed import HashStore  # noqa: E402
 
 from simcoll.proof import p2p_check  # noqa: E402
 from simcoll.proof.p2p_check import DigestExchange  # noqa: E402
-from simcoll.proof.side_channel import PolledStore  # noqa: E402
+from simcoll.proof.store import PolledStore, StoreConnection  # noqa: E402
 from simcoll.recorder.pending_errors import PENDING_ERRORS  # noqa: E402
 
 WORLD = Group("0", "default_pg", (0, 1))
@@ -105,7 +105,7 @@ def test_words_that_count_as_one_do_so_with_all_that_did_before() -> None:
 
 
 def end(store: Any, rank: int) -> DigestExchange:
-    return DigestExchange(WORLD, rank, PolledStore(lambda: store), {"cpu"})
+    return DigestExchange(WORLD, rank, PolledStore(StoreConnection(store)), {"cpu"})
 
 
 def told() -> list[CollectiveMismatchError]:

@@ -15,6 +15,7 @@ from simcoll.spec.call import MalformedCallError
 torch = pytest.importorskip("torch")
 
 from simcoll.proof.prover import Prover, record_of  # noqa: E402
+from simcoll.proof.store import PolledStore, StoreConnection  # noqa: E402
 from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.recorder.recorder import GroupLog, Recorder  # noqa: E402
 
@@ -25,7 +26,8 @@ def prover(ranks: Any, rank: int, size: int, calls: list[Callable[[], Any]], tim
     """What proving these calls in turn raises, on this rank of a group of its own."""
     group = Group("7", "half", tuple(range(10, 10 + size)))
     log = GroupLog(Recorder(ranks.boxes, "detail", rank, size), group, rank)
-    proof = Prover(group, rank, ranks.store(f"proof {ranks.boxes}"), lambda: timeout)
+    store = StoreConnection(ranks.store(f"proof {ranks.boxes}"))
+    proof = Prover(group, rank, PolledStore(store), lambda: timeout)
     told = []
     for call in calls:
         entry = log.begin(call(), Source("train.py", 10 + rank, "step", "dist.all_reduce(x)"))

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from simcoll.proof.side_channel import ChannelBrokenError, SideChannel
+from simcoll.proof.store import PolledStore, StoreConnection
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
 
@@ -17,7 +18,8 @@ LONG, SHORT = timedelta(seconds=10), timedelta(seconds=1)
 
 
 def channel(ranks: Any, rank: int, size: int) -> SideChannel:
-    return SideChannel(ranks.store(f"channel {ranks.boxes}"), rank, size, lambda: LONG)
+    store = StoreConnection(ranks.store(f"channel {ranks.boxes}"))
+    return SideChannel(PolledStore(store), rank, size, lambda: LONG)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7])

@@ -16,7 +16,7 @@ from tests.support.calls import ones
 
 WARM_UP = 5
 CALLS = 20
-MOST = {"record": 40, "check": 56, "detail": 60}
+MOST = {"record": 28, "check": 36, "detail": 56}
 """Python functions of simcoll, those that dataclasses generate included, that one call may run on a rank."""
 
 
