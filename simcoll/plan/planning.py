@@ -96,7 +96,7 @@ class Plan:
             "layout": {name: getattr(self.layout, name) for name in Layout.__slots__},
             "step_seconds": self.step_seconds,
             "compute_seconds": self.step.compute,
-            "exposed_seconds": self.step.exposed,
+            "exposed_seconds": self.step.exposed + self.step.stragglers,
             "bubble_seconds": self.step.bubble,
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "mfu": self.mfu,

@@ -60,6 +60,7 @@ class Flight:
         "_named_later",
         "_parts",
         "_queued",
+        "_told",
         "_watched",
         "_work",
         "_written",
@@ -78,6 +79,7 @@ class Flight:
         self.overlapped = False
         self._work: Callable[[], FlightEnd | None] = _nothing
         self._queued = False
+        self._told = False
         self._written = memory.written
         self._named_later = bool(memory.written) and named_later(memory.written)
         self._watched = memory.watched
@@ -123,9 +125,10 @@ class Flight:
         self._queued = True
         return launched
 
-    def runs(self) -> None:
-        """Note that a backend that runs it later than its launch runs it now: its inputs may have changed."""
-        self._check_before_it_runs()
+    def runs_later(self) -> Callable[[], None]:
+        """Returns a function that the backend calls when it runs the call, if it has not: its inputs may have changed."""
+        self._told = True
+        return self._check_before_it_runs
 
     def awaited(self) -> None:
         """Note that a thread begins to wait for it: the last moment at which a write to what it sends can be seen."""
@@ -150,7 +153,8 @@ class Flight:
     def others_waited_for(self) -> None:
         """Note that a thread begins to wait, for the first time since the call: that may imply the end of this one."""
         if self._watched and self.open:
-            self._check(known=self._queued, parts=())
+            # A backend that says when it runs the call shows for certain whether its inputs have changed by then.
+            self._check(known=self._queued, parts=(), inputs=not self._told)
 
     def end(self) -> None:
         """Watch it no more."""
@@ -161,9 +165,10 @@ class Flight:
         self._check(known=True, parts=self._parts)
         self._parts = [part for part in self._parts if not part.receives]
 
-    def _check(self, *, known: bool, parts: Sequence[Part]) -> None:
-        changed = [] if self.shared else [watched for watched in self._watched if watched.changed()]
-        sent = any(watched.sent for watched in changed)
+    def _check(self, *, known: bool, parts: Sequence[Part], inputs: bool = True) -> None:
+        watched = [] if self.shared else [one for one in self._watched if inputs or not one.sent]
+        changed = [one for one in watched if one.changed()]
+        sent = any(one.sent for one in changed)
         sent = sent or (not self.overlapped and any(part.changed() for part in parts))
         if changed or sent:
             self._watched, self._arriving, self._parts = [], [], []

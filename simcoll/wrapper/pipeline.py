@@ -73,7 +73,7 @@ class Pipeline:
         inner = self._launch(entry, arguments, launch, flight)
         if flight is not None and (before_it_runs := getattr(inner, "before_it_runs", None)) is not None:
             # The Work of a backend that says when all ranks have come.
-            before_it_runs(flight.runs)
+            before_it_runs(flight.runs_later())
         return recorded(inner, entry, flight)
 
     def _wait(self, entry: Entry, inner: Work | None) -> Work | None:

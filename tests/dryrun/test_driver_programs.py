@@ -43,7 +43,14 @@ LEFT_OUT = {
         ),
         BY_THE_CLOCK,
     ),
-    **dict.fromkeys(("bugs/buffer_changed_in_flight.py", "bugs/buffers_overlap_in_flight.py"), IN_FLIGHT),
+    **dict.fromkeys(
+        (
+            "bugs/buffer_changed_in_flight.py",
+            "bugs/buffer_of_results_written.py",
+            "bugs/buffers_overlap_in_flight.py",
+        ),
+        IN_FLIGHT,
+    ),
     **dict.fromkeys(
         (
             "bugs/invalid_bitwise_on_floats.py",

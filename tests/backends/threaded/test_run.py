@@ -44,6 +44,7 @@ LEFT_OUT = {
     "correct/compiled_ddp.py": "what torch.compile makes is one a process, and so is its lock",
     "correct/compiled_functional.py": "what torch.compile makes is one a process, and so is its lock",
     "correct/profiler_on.py": "torch's profiler is one a process",
+    "bugs/buffer_of_results_written.py": "how often a result that arrives counts as a write is known of Gloo alone",
     **{program.name: WALL_CLOCK for program in BUGS if program.stall is not None},
     **NOT_LIKE_GLOO,
 }
