@@ -157,7 +157,7 @@ def _disagreements(inquiry: Inquiry) -> list[Finding]:
 def _message_races(inquiry: Inquiry) -> list[Finding]:
     """In a job that ended well, receives from any source might have taken a message for which a later receive waits.
 
-    Not reported of a message that did not fit its receive as it was.
+    The explanation does not apply at a line where a message did not fit its receive as it was.
     """
     disagreements = inquiry.of(_PARTED[0].name)
     unfit = {line for one in disagreements if one.code in _UNFIT for line in _message_lines(one)}
@@ -169,13 +169,8 @@ _UNFIT: Final = (P2P_SIZE_MISMATCH.code, P2P_DTYPE_MISMATCH.code)
 
 
 def _message_lines(finding: Finding) -> set[tuple[int, Source]]:
-    """The ranks and lines of the sends that a finding names."""
-    return {
-        (stated.rank, stated.source)
-        for side in finding.sides
-        if side.call is not None and side.call.op == "send"
-        for stated in side.sources
-    }
+    """The ranks and lines of the sends and receives that a finding names."""
+    return {(stated.rank, stated.source) for side in finding.sides if side.call is not None for stated in side.sources}
 
 
 def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 LONGEST = (
     "tests/pytorch/test_same_results.py",
+    "tests/launch/nodes/test_exchange.py",
     "tests/documents/test_documents.py",
     "tests/programs/test_programs.py",
     "tests/programs/test_faults.py",
@@ -28,6 +29,19 @@ LONGEST = (
     "tests/programs/test_dumped_programs.py",
     "tests/dryrun/test_distributed.py",
     "tests/launch/test_agent_nodes.py",
+    "tests/release/test_cold_starts.py",
+    "tests/dryrun/test_endings_divergence.py",
+    "tests/plan/test_program_dry_run.py",
+    "tests/cli/test_run_advice.py",
+    "tests/programs/test_real_bugs.py",
+    "tests/simulation/test_explore.py",
+    "tests/reports/test_terminal_views.py",
+    "tests/reports/test_price_page_in_browser.py",
+    "tests/recorder/test_steps.py",
+    "tests/dryrun/rank/test_sent_values.py",
+    "tests/dryrun/test_private_files.py",
+    "tests/proof/test_p2p_check.py",
+    "tests/wrapper/test_replicas.py",
 )
 """By the processor time that they took when all were measured, together with the time for which they wait."""
 

@@ -81,6 +81,7 @@ class Exchange:
 
     def hand_over(self) -> Answer | None:
         """On another node than node 0: hand it this node's records; what its report says, None where it is not told."""
+        self._meet()  # the job may have ended before the monitor has looked
         return self._role.finish() if isinstance(self._role, Member) else None
 
     def unreachable(self) -> str:
@@ -93,6 +94,7 @@ class Exchange:
 
     def take_over(self, look: Callable[[], bool], seconds: float, known: Callable[[], Iterable[int]]) -> list[str]:
         """At node 0: wait for the others' records, put them beside the own; what is to be said of those that lack."""
+        self._meet()
         return self._role.finish(look, seconds, known) if isinstance(self._role, Head) else []
 
     def launches(self) -> list[LaunchAccount]:
