@@ -126,7 +126,7 @@ class Flight:
         return launched
 
     def runs_later(self) -> Callable[[], None]:
-        """Returns a function that the backend calls when it runs the call, if it has not: its inputs may have changed."""
+        """Returns a function for the backend to call when it runs the call, whose inputs may have changed by then."""
         self._told = True
         return self._check_before_it_runs
 
