@@ -25,12 +25,15 @@ from simcoll.core.rank_local import ProcessOwned
 _FIRST_PAUSE_SECONDS = 0.0005
 _LONGEST_PAUSE_SECONDS = 0.5
 _REACH_SECONDS = 5.0
+_PLACE = "simcoll-place"
 _PAUSE = 1 / 8
 """The pause between two questions, as a part of the time waited so far: no wait takes an eighth longer than it must."""
 
 
 class StoreConnection(ProcessOwned):
-    """A c10d store whose operations return at once, as long as nobody waits in it; not for a forked child."""
+    """A c10d store whose operations return at once, if nobody waits in it and its host can be reached; not for a
+    forked child.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -133,11 +136,19 @@ def meeting_place(store: Store, *, free: bool) -> PolledStore:
     # An operation would come behind a wait of the program's, which may end only with what this thread does next.
     asked = store if free else own_connection(store)
     try:
-        name = asked.compare_set("simcoll-place", "", secrets.token_hex(16)).decode()
+        return PolledStore(_connection(root), f"simcoll/{_agreed(asked)}/")
     except RuntimeError:
         # The store has gone: whoever asks it next is told.
         return PolledStore(StoreConnection(asked), "simcoll/")
-    return PolledStore(_connection(root), f"simcoll/{name}/")
+
+
+def _agreed(store: Store) -> str:
+    """The name that the first rank of the group has put into its store; over a new connection where this one fails."""
+    mine = secrets.token_hex(16)
+    try:
+        return store.compare_set(_PLACE, "", mine).decode()
+    except RuntimeError:
+        return own_connection(store).compare_set(_PLACE, "", mine).decode()
 
 
 def _root(store: Store) -> Store:

@@ -197,7 +197,7 @@ class Flights(ProcessOwned):
         self.waits = 0
         """The number of waits for the end of a call; it only has to differ."""
         self._by_storage: dict[int, list[Flight]] = {}
-        self._unwaited: list[Flight] = []
+        self._unwaited: dict[int, Flight] = {}
         self._lock = threading.RLock()
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
         self._looked = 0.0
@@ -221,14 +221,14 @@ class Flights(ProcessOwned):
         with self._lock:
             for storage in {region.storage for region in memory.regions}:
                 self._by_storage.setdefault(storage, []).append(flight)
-        self._unwaited.append(flight)
+        self._unwaited[id(flight)] = flight
         return flight
 
     def before_a_wait(self) -> None:
         """Note that a thread begins to wait for the end of a call: writes to buffers of others can still be seen."""
         if self._unwaited:
-            unwaited, self._unwaited = self._unwaited, []
-            for flight in unwaited:
+            unwaited, self._unwaited = self._unwaited, {}
+            for flight in [*unwaited.values()]:
                 flight.others_waited_for()
 
     def pass_by(self, entry: Entry, arguments: Arguments) -> None:
@@ -242,6 +242,7 @@ class Flights(ProcessOwned):
 
     def remove(self, flight: Flight) -> None:
         """Forget a call."""
+        self._unwaited.pop(id(flight), None)
         with self._lock:
             for storage in {region.storage for region in flight.regions}:
                 others = [other for other in self._by_storage.get(storage, ()) if other is not flight]

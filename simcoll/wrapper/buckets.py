@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -49,6 +50,11 @@ def watch_assignment(patches: Patches) -> None:
     patches.replace(dist, "_compute_bucket_assignment_by_size", assigned)
 
 
+def forget_assignment() -> None:
+    """Forget the parameters of the model that was made: they are no longer than the model."""
+    _assigned.here.parameters, _assigned.here.buckets = (), ()
+
+
 class Buckets:
     """The buckets of one model: first as it is made, and then in the order in which gradients were ready."""
 
@@ -77,6 +83,10 @@ class Buckets:
             return
         self._looks -= 1
         self._made.append(made)
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
+            self._look(model)
+
+    def _look(self, model: DistributedDataParallel) -> None:
         laid_out = model._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
         if isinstance(laid_out, str) and laid_out:
             self._looks = 0
@@ -97,6 +107,12 @@ def write_units(units: Iterable[Any], recorder: Recorder) -> None:
     """Write down the gradients that each unit of FSDP's ``fully_shard`` reduces together: a row for each rank, in which
     every parameter has a part of the same size.
     """
+    # They only give names: where this version of torch keeps them otherwise, the values are checked all the same.
+    with contextlib.suppress(AttributeError, TypeError):
+        _write_units(units, recorder)
+
+
+def _write_units(units: Iterable[Any], recorder: Recorder) -> None:
     ordinals: Counter[str] = Counter()
     for unit in [*units][:_MOST_UNITS]:
         group = getattr(unit.mesh_info, "shard_process_group", None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -156,6 +157,7 @@ def memory_of(
     outputs: set[int] = set()
     for role, of_role in tensors.items():
         written = writes and role != "inputs"
+        often = Counter(id(tensor) for tensor in of_role) if written and counts else None
         for tensor in of_role:
             if not has_memory(tensor):
                 continue
@@ -168,7 +170,9 @@ def memory_of(
             if role == "outputs":
                 outputs.add(address)
             if not sent and written and counts is not None and _fills(tensor, storage):
-                memory.watched.append(Watched.of(tensor, counts, sent=False))
+                # A tensor that stands in a list several times gets as many results.
+                times = counts if often is None else counts * often[id(tensor)]
+                memory.watched.append(Watched.of(tensor, times, sent=False))
             elif sent:
                 if _fills(tensor, storage):
                     # Of what a call sends and receives alike the backend counts nothing.

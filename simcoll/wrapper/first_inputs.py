@@ -29,14 +29,21 @@ class FirstInputs:
         self._state = state
         self._digests: list[torch.Tensor] = []
         self._handles: list[Any] = []
+        _calling(self._hook)(model)
+
+    def _hook(self, model: nn.Module) -> None:
         layers = [*_layers(model)]
-        if not any(map(_is_compiled, model.modules())) and len(layers) <= _MOST_LAYERS:
-            enter, leave = _calling(self._enter), _calling(self.close)
-            self._handles = [one.register_forward_pre_hook(enter) for one in layers]
-            self._handles.append(model.register_forward_hook(leave))
+        if any(map(_is_compiled, model.modules())) or len(layers) > _MOST_LAYERS:
+            return
+        enter, leave = _calling(self._enter), _calling(self.close)
+        # Also where the pass raises: a model with such hooks cannot be pickled.
+        self._handles.append(model.register_forward_hook(leave, always_call=True))
+        for one in layers:
+            self._handles.append(one.register_forward_pre_hook(enter))
 
     def _enter(self, layer: nn.Module, args: tuple[object, ...]) -> None:
-        if not self._handles or torch.compiler.is_compiling():
+        # In this order: a compiler that follows the hook cannot represent the handles.
+        if torch.compiler.is_compiling() or not self._handles:
             return
         if len(self._digests) >= _LAYERS or random_state() != self._state:
             self.close()
@@ -59,8 +66,9 @@ class FirstInputs:
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules that hold parameters themselves."""
-    return (one for one in model.modules() if next(one.parameters(recurse=False), None) is not None)
+    """The modules that hold parameters themselves; those of TorchScript take no such hooks."""
+    known = (one for one in model.modules() if not isinstance(one, torch.jit.ScriptModule))
+    return (one for one in known if next(one.parameters(recurse=False), None) is not None)
 
 
 def _is_compiled(module: nn.Module) -> bool:

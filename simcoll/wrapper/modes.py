@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
@@ -49,7 +48,8 @@ def pipeline_of(
     group, group_rank = log.group, log.group_rank
     alone = len(group.ranks) == 1
     # Under keys that no earlier group of this name has used.
-    place = meeting_place(HashStore() if alone else store, free=being_made).under(_incarnation(group))
+    place = meeting_place(HashStore() if alone else store, free=being_made)
+    place = place.under(_incarnation(place, group_rank))
     known = {device: KNOWN[name] for device, name in names.items() if name in KNOWN and not alone}
     beyond = [device for device, backend in known.items() if device != "cpu" or not backend.tagged]
     if mode == "check" or beyond:
@@ -90,13 +90,16 @@ def keep_for_good(plain: ProcessGroup) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(plain))
 
 
-_incarnations: Counter[Group] = Counter()
+def _incarnation(place: PolledStore, group_rank: int) -> str:
+    """Tells apart groups of one name made one after the other, whose keys may meet in the same store.
 
-
-def _incarnation(group: Group) -> str:
-    """Tells apart groups of one name made one after the other, whose keys may meet in the same store."""
-    _incarnations[group] += 1
-    return str(_incarnations[group])
+    Counted there and not in the process, which may outlive its peers: new ones have made fewer groups.
+    """
+    try:
+        return str(place.add(f"made/{group_rank}", 1))
+    except RuntimeError:
+        # The store has gone: whoever asks it next is told.
+        return ""
 
 
 def _stand_in_of(inner: ProcessGroup) -> StandIn:

@@ -45,7 +45,7 @@ from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
 from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
-from simcoll.wrapper.buckets import Buckets, watch_assignment
+from simcoll.wrapper.buckets import Buckets, forget_assignment, watch_assignment
 from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
 from simcoll.wrapper.process_group import calls_made
 from simcoll.wrapper.random_states import RandomWatch
@@ -369,7 +369,7 @@ class ReplicaWatch:
         """Nothing is in flight."""
 
     def close(self, seconds: float) -> None:
-        """Write down what comes within half a second."""
+        """Write down what comes soon: each of these waits half a second at most."""
         self.guard.run(lambda: self.settle(last=True))
         self.guard.run(lambda: self.batches.settle(last=True))
         self.guard.run(lambda: self.randoms.settle(last=True))
@@ -447,6 +447,7 @@ def watch_replicas(patches: Patches) -> None:
     def finished(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         finishing(model, *args, **kwargs)
         _check(lambda watch: watch.made(model) if model.process_group.size() > 1 else None)
+        forget_assignment()
 
     patches.replace(DistributedDataParallel, "_ddp_init_helper", finished)
     making: Any = Optimizer.__init__

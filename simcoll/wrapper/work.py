@@ -239,6 +239,7 @@ class RecordedWork(Work):
         # Gloo raises where the call has not ended; a result shows that it has.
         result = self._inner.result()
         self._begin_wait()
+        self._land()
         return result
 
     def source_rank(self) -> int:
@@ -252,11 +253,13 @@ class RecordedWork(Work):
         """Make the current stream wait, as the backend's Work does."""
         self._begin_wait()
         self._inner.synchronize()
+        self._land()
         self._queued_behind()
 
     def block_current_stream(self) -> None:
         """Make the current stream wait without blocking the host."""
         self._begin_wait()
+        self._landing = None  # nobody sees the end
         self._inner.block_current_stream()
         self._queued_behind()
 

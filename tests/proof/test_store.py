@@ -16,6 +16,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore  # noqa: E402
 
 from simcoll.proof.store import PolledStore, StoreConnection, meeting_place  # noqa: E402
+from simcoll.wrapper.modes import _incarnation  # noqa: E402
 
 LONG, SHORT = timedelta(seconds=20), timedelta(milliseconds=30)
 
@@ -207,3 +208,11 @@ def test_a_process_joins_one_job_after_another_on_one_port(ranks: Any, mode: str
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     assert ranks(program, mode=mode, backend=None) == [[2.0] * 3] * 2
+
+
+def test_a_process_that_stays_meets_new_ones() -> None:
+    """Its own groups do not count: those of the new job's store do."""
+    servers = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+    stayed = [_incarnation(meeting_place(store, free=True), 0) for store in (servers[0], servers[0], servers[1])]
+    assert stayed == ["1", "2", "1"]
+    assert _incarnation(meeting_place(servers[1], free=True), 1) == stayed[-1]

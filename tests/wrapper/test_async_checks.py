@@ -238,6 +238,21 @@ def test_a_write_to_what_receives_is_told_from_the_calls_own(program: Program, m
     assert [changed["known"] for changed in program.noted("changed")] == [False] * written
 
 
+def test_a_tensor_that_stands_in_a_list_twice_gets_two_results(program: Program) -> None:
+    x, padding = torch.ones(2), torch.ones(2)
+    flight = program.call("allgather", [[x, padding, padding]], [torch.ones(2)])
+    flight.awaited()
+    padding.add_(1).add_(1)
+    flight.arrived()
+    assert program.noted("changed") == []
+
+
+def test_calls_that_nobody_waits_for_are_forgotten_when_they_end(program: Program) -> None:
+    for _ in range(3):
+        program.call("allreduce", [torch.ones(2)]).end()
+    assert program.flights._unwaited == {}
+
+
 def test_a_write_before_the_launch_to_what_only_receives_is_not_known_to_do_harm(program: Program) -> None:
     x = torch.ones(4)
     launch = program.call("recv", [x], 1, 0).launching(lambda: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -325,3 +326,59 @@ def test_tensor_parallel_peers_are_in_no_data_parallel_group() -> None:
         train(rank, batch, lambda: sharded_by(mesh["dp"]))
 
     assert findings(program, "gloo", 4) == []
+
+
+class Raises(nn.Module):
+    """A model that holds a scripted layer, compiles a part of itself, and raises in one pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.scripted = nn.Linear(6, 6), torch.jit.script(nn.Linear(6, 2))
+        self.fails = False
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(batch)
+        if self.fails:
+            raise MemoryError("one pass")
+        return self.scripted(hidden)  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_pass_that_raises_leaves_no_hook() -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        inner = Raises()
+        model = DistributedDataParallel(inner)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            inner.fails = step == 1
+            try:
+                model(seeded(10 * step + rank)).square().mean().backward()
+            except MemoryError:
+                hooks = [*inner.first._forward_pre_hooks.values(), *inner._forward_hooks.values()]
+                assert hooks == []
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert findings(program, "threaded") == []
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_a_part_that_is_compiled_whole_is_compiled_as_without_values() -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = network()
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            compiled = torch.compile(self.layers.__call__, fullgraph=True, backend="eager")
+            return compiled(batch)  # type: ignore[no-any-return]
+
+    def program(rank: int) -> None:
+        warnings.simplefilter("ignore")  # dynamo looks at the gradient of what enters
+        torch.manual_seed(0)
+        train(rank, lambda rank, step: seeded(10 * step + rank), lambda: DistributedDataParallel(Whole()), steps=3)
+
+    assert findings(program, "gloo") == []

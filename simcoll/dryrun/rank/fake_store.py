@@ -67,9 +67,9 @@ class FakeStore(dist.Store):
         self._require([key])
         name = self._seen_key(key)
         base, since = self._value(name)
-        if self.logs.numbers.is_known(name):
+        if self.logs.numbers.is_known(name, since):
             return str(self.add(key, 0)).encode()
-        if self.logs.appended.is_known(name):
+        if self.logs.appended.is_known(name, since):
             parts = self.logs.appended.read(name, since)
             self._note_if(self.logs.appended.assumed)
             base = (base or "") + "".join(map(str, parts))

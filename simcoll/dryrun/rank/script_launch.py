@@ -118,7 +118,7 @@ class RankOfScript:
 
         @functools.wraps(spawn)
         def call(
-            fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any
+            fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any
         ) -> Any:
             self._launch.begin_own()
             try:

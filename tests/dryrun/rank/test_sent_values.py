@@ -177,6 +177,12 @@ if rank == 0:
     store.delete_key("samples")
 dist.barrier()
 assert not store.check(["samples"])
+store.add("kind", 1)
+dist.barrier()
+if rank == 0:
+    store.set("kind", "word")
+dist.barrier()
+assert store.get("kind") == b"word"
 dist.barrier()
 """,
     "a queue of work": """
