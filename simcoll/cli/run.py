@@ -83,7 +83,8 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     # Nodes may share the folder: each has an account of its own, and another host's clock may be behind.
     result = folder / ("launch.json" if alone else f"launch-{socket.gethostname()}-{os.getpid()}.json")
     host = folder / result.name.replace("launch", "host", 1)
-    since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
+    started_ns = time.time_ns()
+    since_ns = started_ns - (0 if alone else _OTHER_HOST_GRACE_NS)
     arguments = [str(os.getpid()), str(result), request.mode, str(folder)]
     command = [sys.executable, "-m", "simcoll.launch.launcher_process", *arguments, *request.torchrun]
     environment = _environment() | ({} if request.values is None else {"SIMCOLL_VALUES": request.values})
@@ -93,7 +94,8 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     with _nodes(alone, folder) as nodes:
         monitor = Monitor(folder, result, since_ns, request.stall, output.warn, nodes=nodes)
         if nodes is not None:
-            nodes.watch(result, since_ns, monitor.own_stall)
+            # This node's own files have its own clock: with the grace, an earlier run's attempt passed for this one's.
+            nodes.watch(result, started_ns, monitor.own_stall)
             environment |= nodes.variables()
         stdout = sys.stderr.fileno() if output.json else None
         end = run_job(command, with_dumps_in(folder, environment), stdout, monitor)

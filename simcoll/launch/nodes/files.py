@@ -21,6 +21,7 @@ from simcoll.blackbox.accounts import LaunchAccount
 from simcoll.blackbox.file_kinds import DUMPS
 from simcoll.blackbox.format import MAX_RANKS, SUFFIX
 from simcoll.blackbox.gather import dumps_beside, matching
+from simcoll.blackbox.header import created_ns
 from simcoll.core.io import open_at_once
 from simcoll.launch.nodes.wire import CHUNK, WireError, whole
 
@@ -100,13 +101,12 @@ class Listed:
 
 
 def own_files(folder: Path, account: Path, launch: LaunchAccount, since_ns: int) -> dict[FileKey, Path]:
-    """The files of this node's ranks, of the last attempt, and its accounts."""
+    """The files of this node's ranks, of the last attempt, and its accounts; ``since_ns`` is this run's own start."""
     found = {}
     ranks = {one.rank for one in launch.ranks}
     for rank in sorted(ranks):
-        boxes = {
-            _attempt(path): path for path in matching(folder, f"rank{rank:05d}*{SUFFIX}") if _is_new(path, since_ns)
-        }
+        found_boxes = matching(folder, f"rank{rank:05d}*{SUFFIX}")
+        boxes = {_attempt(path): path for path in found_boxes if _is_new_box(path, since_ns)}
         if boxes:
             found[FileKey(BOX, rank, max(boxes))] = boxes[max(boxes)]
     for path in dumps_beside(folder):
@@ -123,6 +123,15 @@ def own_files(folder: Path, account: Path, launch: LaunchAccount, since_ns: int)
 def _attempt(path: Path) -> int:
     named = _ATTEMPT.search(path.name.removesuffix(SUFFIX))
     return 0 if named is None else int(named[1])
+
+
+def _is_new_box(path: Path, since_ns: int) -> bool:
+    """True for a black box of this run, by its header where that can be read.
+
+    A box's file time does not tell: it may be a file server's clock, and a process of an earlier run may still write.
+    """
+    created = created_ns(path)
+    return created >= since_ns if created else _is_new(path, since_ns)
 
 
 def _is_new(path: Path, since_ns: int) -> bool:

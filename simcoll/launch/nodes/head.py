@@ -34,6 +34,10 @@ _MEET_SECONDS: Final = 5.0
 _MOST_SECONDS: Final = 300.0
 _TELL_SECONDS: Final = 3.0
 _CONFIRM_SECONDS: Final = 5.0
+_LAST_TAKE_SECONDS: Final = 10.0
+"""At the end a take that is under way has so long: all nodes together."""
+
+_CLOSE_SECONDS: Final = 5.0
 _MOST_STALL_BYTES: Final = 16 << 20
 _MOST_STRANGERS: Final = 64
 """Connections that have not proved yet that they know the secret."""
@@ -44,7 +48,10 @@ _MOST_PLACES: Final = 8
 
 @dataclass(slots=True)
 class Node:
-    """What is known of one node. ``round`` counts the times at which all nodes' records were asked for together."""
+    """What is known of one node. ``round`` counts the times at which all nodes' records were asked for together.
+
+    ``files`` is held while its records are taken, and while they are adopted: neither may change what the other reads.
+    """
 
     number: int
     staging: Staging
@@ -61,6 +68,7 @@ class Node:
     told_end: bool = False
     told_verdict: bool = False
     problem: str = ""
+    files: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def here(self) -> bool:
@@ -98,6 +106,7 @@ class Head:
         self._verdict: tuple[int, str] | None = None
         self._closed = False
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
+        self._talks: dict[threading.Thread, socket.socket] = {}
         self._door.settimeout(_LOOK_SECONDS)
         self._listener = threading.Thread(target=self._listen, name="simcoll nodes", daemon=True)
         self._listener.start()
@@ -175,8 +184,9 @@ class Head:
                 self._changed.wait(0.1)
         with self._changed:
             self._concluding = True
-        shared = set(known())
-        remarks = [self._adopted(node) for node in self._nodes.values() if node.heard or node.number not in shared]
+        shared, limit = set(known()), time.monotonic() + _LAST_TAKE_SECONDS
+        met = [node for node in self._nodes.values() if node.heard or node.number not in shared]
+        remarks = [self._adopted(node, limit) for node in met]
         return [remark for remark in remarks if remark]
 
     @staticmethod
@@ -185,20 +195,30 @@ class Head:
             return waited > _MEET_SECONDS
         return not node.here and waited > LOST_SECONDS
 
-    def _adopted(self, node: Node) -> str:
+    def _adopted(self, node: Node, limit: float) -> str:
         """Move a node's records to the folder; what is to be said of one whose last records did not come.
 
         Without records its account is not moved either: a rank that was started and has none passes for one that made
-        no call.
+        no call. A take that is under way may end until ``limit``; no other begins any more.
         """
-        problem = node.problem
-        if node.taken:
-            try:
-                with self._changed:
-                    node.staging.adopt(self._folder, self._ranks(node))
-            except OSError as error:
-                problem = f"they cannot be kept: {error.strerror}"
-        return "" if node.kept and not problem else _lack(node, problem)
+        if not node.files.acquire(timeout=max(limit - time.monotonic(), 0.0) if node.here else 0.0):
+            with self._changed:
+                link, node.link = node.link, None
+            if link is not None:
+                _cut(link.connection)
+            if not node.files.acquire(timeout=_CLOSE_SECONDS):
+                return _lack(node, "they were still being taken")
+        try:
+            problem = node.problem
+            if node.taken:
+                try:
+                    with self._changed:
+                        node.staging.adopt(self._folder, self._ranks(node))
+                except OSError as error:
+                    problem = f"they cannot be kept: {error.strerror}"
+            return "" if node.kept and not problem else _lack(node, problem)
+        finally:
+            node.files.release()
 
     def launches(self) -> list[LaunchAccount]:
         """The accounts of the other nodes, as last heard."""
@@ -219,6 +239,14 @@ class Head:
             self._closed = True
             self._changed.notify_all()
         self._listener.join()
+        # A take that is under way would make the folder again.
+        with self._changed:
+            talks = dict(self._talks)
+        for connection in talks.values():
+            _cut(connection)
+        limit = time.monotonic() + _CLOSE_SECONDS
+        for thread in talks:
+            thread.join(max(limit - time.monotonic(), 0.0))
         shutil.rmtree(self._drafts, ignore_errors=True)
 
     # The threads.
@@ -234,7 +262,10 @@ class Head:
             if not self._strangers.acquire(blocking=False):
                 connection.close()
                 continue
-            threading.Thread(target=self._admit, args=(connection,), name="simcoll node", daemon=True).start()
+            thread = threading.Thread(target=self._admit, args=(connection,), name="simcoll node", daemon=True)
+            with self._changed:
+                thread.start()
+                self._talks[thread] = connection
 
     def _admit(self, connection: socket.socket) -> None:
         """Have a peer prove that it is a node of this job, and ask it until it is gone."""
@@ -252,10 +283,11 @@ class Head:
                     return
                 self._greet(node, link, printable(said.text("host")))
                 self._attend(node, link)
-            except (WireError, OSError, ValueError):
+            except (WireError, OSError, ValueError, KeyError):
                 pass
             finally:
                 with self._changed:
+                    self._talks.pop(threading.current_thread(), None)
                     if node is not None and node.link is link:
                         node.link = None
                     self._changed.notify_all()
@@ -264,20 +296,15 @@ class Head:
         with self._changed:
             if node.link is not None:
                 # The node has given up its old connection, whose thread still waits for an answer.
-                with contextlib.suppress(OSError):
-                    node.link.connection.shutdown(socket.SHUT_RDWR)
+                _cut(node.link.connection)
             node.link, node.host, node.heard = link, host, time.monotonic()
 
     def _attend(self, node: Node, link: Link) -> None:
         while node.link is link and not self._closed:
             self._summarise(node, link)
             if node.summary.final and not node.kept:
-                self._take(node, link)
-                link.ask({"do": "kept"})
-                with self._changed:
-                    node.kept, node.round = True, max(node.round, self._round)
-                    self._changed.notify_all()
-            elif node.round < self._round:
+                self._keep(node, link)
+            elif self._is_behind(node):
                 self._look_into(node, link)
             if self._end and not node.told_end:
                 link.ask({"do": "end"})
@@ -292,8 +319,11 @@ class Head:
 
     def _asks(self, node: Node) -> bool:
         """True if there is something to ask before the next summary."""
-        wants = node.round < self._round or (self._end and not node.told_end)
+        wants = self._is_behind(node) or (self._end and not node.told_end)
         return self._closed or wants or self._verdict is not None
+
+    def _is_behind(self, node: Node) -> bool:
+        return node.round < self._round and not self._concluding
 
     def _note(self, node: Node, **values: bool) -> None:
         with self._changed:
@@ -316,11 +346,27 @@ class Head:
         others = [read_launch(self._account), *(self._nodes[number].launch for number in range(1, node.number))]
         return {one.rank for one in node.launch.ranks} - {one.rank for other in others for one in other.ranks}
 
+    def _keep(self, node: Node, link: Link) -> None:
+        """Take the last records, and say so; not where node 0 has gone on without them: they would be removed."""
+        with node.files:
+            if self._concluding:
+                return
+            self._take(node, link)
+            link.ask({"do": "kept"})
+            with self._changed:
+                node.kept, node.round = True, max(node.round, self._round)
+                self._changed.notify_all()
+
     def _look_into(self, node: Node, link: Link) -> None:
         """Take stacks and records of a job that stands, for the round that was asked for."""
         wanted = self._round
-        stall = stall_of(link.ask({"do": "stall"}).inflated(_MOST_STALL_BYTES))
-        self._take(node, link)
+        said = link.ask({"do": "stall"})
+        # A node that cannot tell how its ranks stand says nothing; its records may still tell.
+        stall = stall_of(said.inflated(_MOST_STALL_BYTES)) if said.body else None
+        with node.files:
+            if self._concluding:
+                return
+            self._take(node, link)
         self._summarise(node, link)
         with self._changed:
             node.stall, node.looks_before, node.round = stall, node.summary.looks, wanted
@@ -344,6 +390,12 @@ class Head:
             node.staging.clear()
             node.taken = False
             node.problem = f"they cannot be kept: {error.strerror}"
+
+
+def _cut(connection: socket.socket) -> None:
+    """Have the thread that waits on a connection go on at once."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _lack(node: Node, problem: str) -> str:

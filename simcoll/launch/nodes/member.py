@@ -126,10 +126,19 @@ class Member:
             while not self._closed.is_set():
                 asked = link.receive(SILENT_SECONDS)
                 self._heard, self._linked = time.monotonic(), True
-                link.send(*self._answered(asked))
+                link.send(*self._answer_to(asked))
                 if self._answer is not None:
                     self._told.set()
                     return
+
+    def _answer_to(self, asked: Message) -> tuple[Words, bytes]:
+        """The answer; an empty one where it failed, so that a file that cannot be read does not cost this node."""
+        try:
+            return self._answered(asked)
+        except WireError:
+            raise
+        except Exception:
+            return {}, b""
 
     def _answered(self, asked: Message) -> tuple[Words, bytes]:
         what = asked.text("do")
@@ -160,12 +169,19 @@ class Member:
         own = self._own
         # Before the files are looked at: what changes afterwards must not pass for the last state.
         moves, looks, final = own.moves, own.looks, own.final
-        words = Summary(moves, looks, final, self._places.look(self._own_files())).words()
+        words = Summary(moves, looks, final, self._look()).words()
         account = b""
         with contextlib.suppress(OSError), open_at_once(own.account) as file:
             account = file.read(MOST_WORDS)
         changed, self._sent = account != self._sent, account
         return words, deflated(account) if changed else b""
+
+    def _look(self) -> dict[int, str]:
+        """Each rank's last call; nothing where that cannot be told: the rest of a summary counts more."""
+        try:
+            return self._places.look(self._own_files())
+        except Exception:
+            return {}
 
     def _chunk(self, key: FileKey, number: int) -> tuple[Words, bytes]:
         if key in self._files:

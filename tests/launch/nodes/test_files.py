@@ -34,6 +34,17 @@ def test_the_last_attempt_of_each_rank_is_a_nodes_own_file(tmp_path: Path) -> No
     assert FileKey(BOX, 3) not in own_files(tmp_path, account, LAUNCH, 2)
 
 
+def test_an_attempt_of_an_earlier_run_is_not_taken_for_this_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = {"rank00002.simcoll": 10, "rank00002.attempt2.simcoll": 5}
+    monkeypatch.setattr(module, "created_ns", lambda path: created[path.name])
+    for name in created:
+        (tmp_path / name).write_bytes(b"x")
+    found = own_files(tmp_path, tmp_path / "launch-b-7.json", LAUNCH, 7)
+    assert {key: path.name for key, path in found.items()} == {FileKey(BOX, 2): "rank00002.simcoll"}
+
+
 @pytest.mark.parametrize(
     "value",
     [

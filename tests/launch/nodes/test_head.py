@@ -147,10 +147,11 @@ def test_a_job_that_stands_is_shown_as_it_is_now(head: tuple[Head, int], tmp_pat
 class Liar(threading.Thread):
     """A node that knows the secret and says what it likes."""
 
-    def __init__(self, port: int, answers: dict[str, tuple[Words, bytes]]) -> None:
+    def __init__(self, port: int, answers: dict[str, tuple[Words, bytes]], silent_on: str = "") -> None:
         super().__init__(daemon=True)
+        self._silent_on = silent_on
         self._port = port
-        self._answers = answers
+        self.answers = answers
         self.asked: list[Message] = []
         self.start()
 
@@ -159,7 +160,13 @@ class Liar(threading.Thread):
             link = Link.made(connection, bytes.fromhex(SECRET))
             while True:
                 self.asked.append(link.receive())
-                link.send(*self._answers.get(str(self.asked[-1].words["do"]), ({}, b"")))
+                what = str(self.asked[-1].words["do"])
+                if what == self._silent_on:
+                    link.receive()
+                link.send(*self.answers.get(what, ({}, b"")))
+
+    def count(self, what: str) -> int:
+        return sum(message.words["do"] == what for message in self.asked)
 
 
 SUMMARY: Words = {"moves": 1, "looks": 1, "final": True, "places": []}
@@ -192,6 +199,63 @@ def test_a_peer_that_lies_costs_its_own_records(
     assert remark.startswith("node 1")
     one.close()
     assert {path.name for path in (tmp_path / "out0").iterdir()} == before
+
+
+def test_nothing_is_taken_any_more_once_node_0_has_gone_on(head: tuple[Head, int]) -> None:
+    one, port = head
+    answers: dict[str, tuple[Words, bytes]] = {"hello": (HELLO, b""), "summary": ({**SUMMARY, "final": False}, b"")}
+    liar = Liar(port, answers | {"files": ({"files": []}, b"")})
+    until(lambda: liar.count("summary") > 0)
+    [remark] = one.finish(lambda: False, 0.0, lambda: {2})
+    assert "its ranks still run" in remark
+    taken, told = liar.count("files"), liar.count("summary")
+    liar.answers["summary"] = (SUMMARY, b"")
+    until(lambda: liar.count("summary") > told + 3)
+    assert (liar.count("files"), liar.count("kept")) == (taken, 0)
+
+
+def test_records_are_not_moved_while_they_are_taken(head: tuple[Head, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, port = head
+    monkeypatch.setattr(head_module, "_CLOSE_SECONDS", 0.1)
+    liar = Liar(port, {"hello": (HELLO, b""), "summary": (SUMMARY, b"")})
+    with one._nodes[1].files:
+        until(lambda: liar.count("summary") > 0)
+        [remark] = finished(one, {2})
+    assert remark.endswith("they were still being taken")
+    liar.join(5)
+    assert not liar.is_alive()
+
+
+def test_a_take_that_is_under_way_leaves_no_drafts(head: tuple[Head, int], tmp_path: Path) -> None:
+    one, port = head
+    files: Words = {"files": [[["launch", 0, 0], 10, ["x"]]]}
+    answers: dict[str, tuple[Words, bytes]] = {"hello": (HELLO, b""), "summary": (SUMMARY, b"")}
+    liar = Liar(port, answers | {"files": (files, b"")}, silent_on="chunk")
+    until(lambda: liar.count("chunk") > 0)
+    assert (tmp_path / "out0" / ".drafts").exists()
+    one.close()
+    assert not one._talks
+    assert not (tmp_path / "out0" / ".drafts").exists()
+
+
+def test_an_answer_that_fails_does_not_cost_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("a parser's")
+
+    out = tmp_path / "out1"
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        member = member_of(out, door.getsockname()[1])
+        monkeypatch.setattr(member._own, "stall", fails)
+        monkeypatch.setattr(member._places, "look", fails)
+        connection, _ = door.accept()
+        with connection:
+            link = Link.accepted(connection, bytes.fromhex(SECRET))
+            assert link.ask({"do": "stall"}) == Message({})
+            assert link.ask({"do": "summary", "moves": 0}).words == {**SUMMARY, "moves": 0, "looks": 0, "final": False}
+            assert len(link.ask({"do": "files"}).words["files"]) == 1
+            assert link.ask({"do": "chunk", "file": ["launch", 0, 0], "number": 1 << 62}) == Message({})
+            assert link.ask({"do": "hello"}).words["node"] == 1
+        member.close()
 
 
 def test_strangers_are_not_listened_to(head: tuple[Head, int], tmp_path: Path) -> None:
