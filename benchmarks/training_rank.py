@@ -54,10 +54,10 @@ def wrapped(model: Transformer, wrapper: str) -> nn.Module:
     return model
 
 
-def timed_steps(model: nn.Module, steps: int) -> list[float]:
-    """Seconds of each step after a warm-up."""
+def timed_steps(model: nn.Module, steps: int, batch: int) -> list[float]:
+    """Seconds of each step after a warm-up, with a sequence of so many tokens."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    tokens = torch.randint(VOCABULARY, (1, TOKENS), generator=torch.Generator().manual_seed(dist.get_rank()))
+    tokens = torch.randint(VOCABULARY, (1, batch), generator=torch.Generator().manual_seed(dist.get_rank()))
     seconds = []
     for _ in range(WARM_UP + steps):
         start = time.perf_counter()
@@ -68,14 +68,14 @@ def timed_steps(model: nn.Module, steps: int) -> list[float]:
     return seconds[WARM_UP:]
 
 
-def main(wrapper: str, steps: int) -> None:
+def main(wrapper: str, steps: int, batch: int) -> None:
     """Train and print."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     model = Transformer()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    seconds = timed_steps(wrapped(model, wrapper), steps)
+    seconds = timed_steps(wrapped(model, wrapper), steps, batch)
     if dist.get_rank() == 0:
         median, mean = statistics.median(seconds), statistics.mean(seconds)
         row = {"seconds": median, "mean": mean, "parameters": parameters}
@@ -87,4 +87,4 @@ def main(wrapper: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else TOKENS)
