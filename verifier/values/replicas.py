@@ -155,7 +155,7 @@ def _finding(firsts: Sequence[tuple[int, int, _States, int]], groups: Sequence[G
     example = next(iter(here.values()))
     every = [one[2][at] for one in firsts]
     apart = {rank: state for each in every for rank, state in each.items()}
-    minorities = [_minority(each) for each in every]
+    minorities = [_minority(each) or _later_minority(one[2], at) for one, each in zip(firsts, every, strict=True)]
     culprits = tuple(sorted(rank for each in minorities for rank in each)) if all(minorities) else ()
     owner = example.set.owner
     message = "; ".join(
@@ -180,8 +180,21 @@ def _finding(firsts: Sequence[tuple[int, int, _States, int]], groups: Sequence[G
 
 def _minority(states: Mapping[int, _State]) -> tuple[int, ...]:
     """The ranks that differ from more than half of all; empty where no more than half are alike."""
+    if not states:
+        return ()
     [(whole, count), *_] = Counter(state.whole for state in states.values()).most_common()
     return tuple(rank for rank, state in states.items() if state.whole != whole) if 2 * count > len(states) else ()
+
+
+def _later_minority(states: _States, at: int) -> tuple[int, ...]:
+    """The minority at the next boundary at which all ranks looked, where some did not at ``at``, as a sample may."""
+    here = states[at]
+    ranks = next(iter(here.values())).set.owner.ranks
+    if len(here) == len(ranks):
+        return ()
+    whole = (states[place] for place in sorted(states) if place > at and len(states[place]) == len(ranks))
+    found = _minority(next(whole, {}))
+    return found if set(found) <= here.keys() else ()
 
 
 def _what(described: _Set, states: Sequence[_State]) -> str:

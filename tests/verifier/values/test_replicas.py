@@ -59,6 +59,18 @@ def test_ranks_are_compared_at_the_same_place_only() -> None:
     assert found(write) == []
 
 
+@pytest.mark.parametrize(("later", "culprits"), [(True, (1,)), (False, ())])
+def test_a_rank_that_looked_later_tells_who_differs(later: bool, culprits: tuple[int, ...]) -> None:
+    def write(rank: int, box: MemoryBox) -> None:
+        box.event("replicas", **described())
+        for at in (3, 5) if rank < 2 else (5,) * later:
+            box.event("state", **state(at, [7, 8 + (rank == 1), 9]))
+
+    [finding] = found(write)
+    assert (finding.culprits, finding.ranks) == (culprits, (0, 1))
+    assert "after step 3" in finding.message
+
+
 def test_other_tensors_are_not_compared() -> None:
     def write(rank: int, box: MemoryBox) -> None:
         box.event("replicas", **described(form=f"{rank}"))
