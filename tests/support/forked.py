@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -103,7 +104,9 @@ class ForkServer:
             if monitor.look():
                 running = {pid for pid in monitor.pids() if _runs(pid)}
                 for pid in running:
-                    os.kill(pid, signal.SIGKILL)
+                    # It may have ended since.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 return monitor.stall, running
         return None, set()
 
