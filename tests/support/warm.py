@@ -29,6 +29,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -48,9 +49,17 @@ COMMANDS = (
     "simcoll.cli.run",
     "simcoll.cli.simulate",
     "simcoll.cli.verify",
+    "simcoll.cli.price",
+    "simcoll.cli.plan",
     "simcoll.reports.html_report",
 )
 """What commands import that need no torch."""
+
+USED = (
+    ("simulate", "SC202", "--out", "."),
+    ("estimate", "all_reduce", "--bytes", "1MiB", "--nodes", "2", "--html", "page.html"),
+)
+"""Commands that are carried out once: they import modules late, compile the page's templates and lexers' patterns."""
 
 TORCH = (
     "torch",
@@ -330,6 +339,7 @@ def warm_up() -> Hidden:
     """Import everything; what of it needs torch."""
     for name in COMMANDS:
         importlib.import_module(name)
+    use_commands()
     before = set(sys.modules)
     for name in TORCH:
         importlib.import_module(name)
@@ -346,6 +356,21 @@ def warm_up() -> Hidden:
     settle()
     collapse_memory()
     return Hidden(needs_torch, frozenset(sys.modules))
+
+
+def use_commands() -> None:
+    """Carry out what makes this process hold what commands make once and keep."""
+    from simcoll.cli import main
+
+    shown = io.StringIO()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(shown),
+        contextlib.redirect_stderr(shown),
+    ):
+        for words in USED:
+            main(words)
 
 
 def settle() -> None:
