@@ -7,8 +7,10 @@ signals and exit code, as if it had been started by ``exec``. The command has it
 streams and session, finds torch not yet imported, runs as ``__main__`` and ends as an interpreter does, until all
 modules are cleared. A command that starts ranks has a warm process of its own, so that its ranks are forks as well.
 
-What stays cold: tests marked ``cold``, ``python -c``, other options of the interpreter, another environment where a
-library reads it once, and everything where ``SIMCOLL_TESTS_COLD`` is set.
+pytest-xdist's workers are such commands of its controller: they begin with torch, and with a warm process each.
+
+What stays cold: tests marked ``cold``, any other ``python -c``, other options of the interpreter, another environment
+where a library reads it once, and everything where ``SIMCOLL_TESTS_COLD`` is set.
 """
 
 from __future__ import annotations
@@ -77,6 +79,9 @@ TORCH = (
 OWN = ("simcoll", "torch.distributed.", "tests.", "benchmarks.", "pytest")
 """Beginnings of the modules that are run warm, beside those in the command's folder: other tools need no torch."""
 
+WORKER = "import sys;exec(eval(sys.stdin.readline()))"
+"""With what execnet, which pytest-xdist is built on, starts a worker."""
+
 STARTS_RANKS = ("torch.distributed.run", "torchrun", "simcoll.launch.launcher_process")
 SUBCOMMANDS_THAT_START_RANKS = ("run", "simulate", "calibrate")
 
@@ -117,6 +122,7 @@ class Warm:
     def adopt(self, end: socket.socket, environment: Mapping[str, str]) -> None:
         """Take over the warm process at the other end, which was forked for this one."""
         self._socket, self._environment = end, _read_once(environment)
+        atexit.register(end.close)
 
     def start(self, request: dict[str, Any], handles: Sequence[int]) -> int | None:
         """Have the command forked; its pid, or None where it must be started cold."""
@@ -169,7 +175,6 @@ class Warm:
         process.returncode = 0  # it ends with this process, and nobody waits for it
         theirs.close()
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        atexit.register(ours.close)
         self.adopt(ours, environment)
 
     def _ask(self, request: dict[str, Any], handles: Sequence[int]) -> int | None:
@@ -269,6 +274,8 @@ def program_of(words: list[str], folder: str) -> dict[str, Any] | None:
         unbuffered, rest = True, rest[1:]
     if rest and rest[0].startswith("-m") and rest[0] != "-m":
         rest = ["-m", rest[0].removeprefix("-m"), *rest[1:]]
+    if rest == ["-c", WORKER]:
+        return {"code": WORKER, "unbuffered": unbuffered, "ranks": True}
     if rest[:1] == ["-m"] and len(rest) > 1:
         what = {"module": rest[1], "arguments": rest[2:]}
         first = folder
@@ -594,7 +601,7 @@ def _renew_streams(unbuffered: bool) -> None:
 
 
 def run_as_main(program: dict[str, Any]) -> None:
-    """Execute what ``python -m MODULE`` or ``python SCRIPT`` would."""
+    """Execute what ``python -m MODULE``, ``python SCRIPT`` or ``python -c CODE`` would."""
     if "module" in program:
         sys.argv = ["-m", *program["arguments"]]
         sys.path[0] = os.getcwd()
@@ -602,12 +609,17 @@ def run_as_main(program: dict[str, Any]) -> None:
         run_module = runpy._run_module_as_main  # type: ignore[attr-defined]
         run_module(program["module"])
         return
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    if "code" in program:
+        sys.modules["tests.support.warm"] = sys.modules["simcoll_tests_warm"]  # the one that has the warm process
+        sys.argv, sys.path[0] = ["-c"], ""
+        exec(program["code"], main.__dict__)
+        return
     script = program["script"]
     sys.argv = [script, *program["arguments"]]
     sys.path[0] = str(Path(os.path.realpath(script)).parent)
-    main = types.ModuleType("__main__")
     main.__file__ = script
-    sys.modules["__main__"] = main
     exec(compile(Path(script).read_bytes(), script, "exec"), main.__dict__)
 
 
