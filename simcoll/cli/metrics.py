@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from simcoll.live.span_sender import SpanSender
     from simcoll.live.spans import StandingSpans
 
+SCHEMA = "simcoll.metrics/1"
+
 _BUSY = 0.2
 """Looks take at most this share of the time, whatever the interval."""
 
@@ -45,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--textfile", metavar="PATH", type=stated_path, help="write the metrics there, for a node exporter's collector"
     )
     parser.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="between two looks (1)")
-    parser.add_argument("--once", action="store_true", help="with --textfile: write it once, and end")
+    parser.add_argument(
+        "--once", action="store_true", help="one look, on stdout or with --textfile, and the exit code of status"
+    )
     parser.add_argument(
         "--linger",
         metavar="SECONDS",
@@ -94,6 +98,7 @@ def metrics(request: MetricsRequest) -> int:
             job = seen_twice(watch)
             job_metrics.take(job, watch.tails)
             _write(request.textfile, job_metrics)
+            _show(output, request.textfile, job_metrics)
             return exit_code(job)
         sender = _sender() if request.otel else None
         _write(request.textfile, job_metrics)
@@ -110,10 +115,10 @@ def metrics(request: MetricsRequest) -> int:
 
 def _checked(request: MetricsRequest) -> tuple[str, int] | None:
     """The address at which to listen, None for none; raises UsageError for options that make no sense together."""
-    if request.listen is None and request.textfile is None:
-        raise UsageError("say where the metrics go: --listen ADDRESS:PORT, --textfile PATH, or both")
-    if request.once and (request.textfile is None or request.listen is not None):
-        raise UsageError("--once goes with --textfile PATH alone")
+    if request.listen is None and request.textfile is None and not request.once:
+        raise UsageError("say where the metrics go: --listen ADDRESS:PORT, --textfile PATH, or both; or --once")
+    if request.once and request.listen is not None:
+        raise UsageError("--once does not go with --listen")
     if request.once and request.otel:
         raise UsageError("--otel follows a job; leave --once out")
     if not 0 < request.interval < math.inf:
@@ -185,10 +190,20 @@ def _write(textfile: Path | None, job_metrics: JobMetrics) -> None:
         raise UsageError(f"--textfile {textfile}: cannot be written: {error.strerror}") from error
 
 
+def _show(output: Output, textfile: Path | None, job_metrics: JobMetrics) -> None:
+    """Put the metrics of one look on stdout: as a document, or as text where no file has it."""
+    if output.json:
+        written = None if textfile is None else str(textfile)
+        document = {"schema": SCHEMA, "listen": None, "textfile": written, "metrics": job_metrics.document()}
+        output.hand_over(json.dumps(document))
+    elif textfile is None:
+        output.hand_over(job_metrics.text().removesuffix("\n"))
+
+
 def _say(output: Output, where: str | None, textfile: Path | None) -> None:
     if output.json:
         written = None if textfile is None else str(textfile)
-        output.hand_over(json.dumps({"schema": "simcoll.metrics/1", "listen": where, "textfile": written}))
+        output.hand_over(json.dumps({"schema": SCHEMA, "listen": where, "textfile": written}))
     elif where is not None:
         output.hand_over(f"metrics at {where}")
 

@@ -7,9 +7,13 @@ import time
 
 import pytest
 
+from simcoll.blackbox.accounts import write_stall
+from simcoll.core.record import UNKNOWN_SOURCE
+from simcoll.core.trace import Stall
 from simcoll.live.now import Doing, Motion
 from simcoll.live.watch import JobWatch, has_errors
-from tests.support.jobs import write_job, write_job_that_waits
+from simcoll.verifier.findings.finding import Severity
+from tests.support.jobs import write_job, write_job_that_waits, write_job_that_was_ended
 
 PROGRAM = """
 import os, signal, sys, time, torch, torch.distributed as dist
@@ -87,7 +91,7 @@ def test_a_job_that_hangs_stands_and_says_for_whom(job):
     (group,) = seen.groups
     assert (group.finished, group.came, group.absent) == (82, (0, 2), (1,))
     assert "rank 1" in seen.why
-    assert seen.still_seconds >= 2
+    assert seen.still_seconds >= 1
 
 
 def test_a_killed_rank_is_the_cause(job):
@@ -128,6 +132,32 @@ def test_processes_that_are_gone_are_said_to_be(tmp_path, monkeypatch):
     assert {one.doing for one in seen.ranks} == {Doing.GONE}
     assert seen.motion is Motion.ENDED
     assert "is gone" in seen.why
+
+
+def test_a_job_that_was_ended_for_a_stall_keeps_its_finding(tmp_path, monkeypatch):
+    """As in the report: that its ranks were then stopped is no end that is well."""
+    write_job_that_was_ended(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: False)
+    seen = JobWatch(tmp_path / "job").look()
+    assert [(one.code, one.severity, one.culprits) for one in seen.findings] == [("SC201", Severity.ERROR, (3,))]
+    assert seen.motion is Motion.ENDED
+    assert seen.why.endswith("(SC201)")
+
+
+def test_the_stall_of_an_earlier_run_is_not_this_ones(tmp_path):
+    write_job(tmp_path / "job")
+    write_stall(tmp_path / "job" / "stall.json", Stall(1, 2, {3: UNKNOWN_SOURCE}, blocked=frozenset({0, 1, 2})))
+    assert not JobWatch(tmp_path / "job").look().findings
+
+
+def test_a_rank_for_which_others_wait_a_moment_is_not_missing(tmp_path, monkeypatch):
+    write_job_that_waits(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
+    monkeypatch.setattr("simcoll.live.watch._STILL_SECONDS", 0.0)
+    seen = JobWatch(tmp_path / "job", 1000.0).look()
+    assert (seen.motion, seen.findings) == (Motion.MOVING, ())
+    seen = JobWatch(tmp_path / "job", 0.0).look()
+    assert [(seen.motion, [one.code for one in seen.findings])] == [(Motion.STANDING, ["SC201"])]
 
 
 def test_a_folder_without_records_is_no_job_yet(tmp_path):
