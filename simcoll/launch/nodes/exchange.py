@@ -11,6 +11,7 @@ from simcoll.core.trace import Stall
 from simcoll.launch.nodes.head import Head, Others
 from simcoll.launch.nodes.meeting import Door, Meeting, as_variable, mark_of, opened, read_meeting, removed
 from simcoll.launch.nodes.member import Answer, Member, OwnNode
+from simcoll.verifier.causes.facts import LostNode
 
 
 class Exchange:
@@ -96,6 +97,10 @@ class Exchange:
         """At node 0: wait for the others' records, put them beside the own; what is to be said of those that lack."""
         self._meet()
         return self._role.finish(look, seconds, known) if isinstance(self._role, Head) else []
+
+    def lost(self) -> tuple[LostNode, ...]:
+        """The nodes that this one talked to and lost: evidence of who should act."""
+        return () if self._role is None else self._role.lost()
 
     def launches(self) -> list[LaunchAccount]:
         """At node 0 the accounts of the others, as last heard."""

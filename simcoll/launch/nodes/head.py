@@ -21,7 +21,8 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import MOST_FILES, Listed, Staging
 from simcoll.launch.nodes.summary import Summary
-from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, Link, WireError
+from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, ClosedError, Link, WireError
+from simcoll.verifier.causes.facts import LostNode
 
 SUMMARY_SECONDS: Final = 1.0
 LOST_SECONDS: Final = 10.0
@@ -67,6 +68,7 @@ class Node:
     kept: bool = False
     told_end: bool = False
     told_verdict: bool = False
+    closed: bool = False
     problem: str = ""
     files: threading.Lock = field(default_factory=threading.Lock)
 
@@ -224,6 +226,15 @@ class Head:
         """The accounts of the other nodes, as last heard."""
         return [node.launch for node in self._nodes.values() if node.launch.ranks]
 
+    def lost(self) -> tuple[LostNode, ...]:
+        """The nodes that were heard of and are gone, before they had handed over their last records."""
+        now = time.monotonic()
+        gone = [node for node in self._nodes.values() if node.heard and not node.kept and not node.here]
+        return tuple(
+            LostNode(one.number, one.host, tuple(rank.rank for rank in one.launch.ranks), now - one.heard, one.closed)
+            for one in gone
+        )
+
     def conclude(self, code: int, place: str) -> None:
         """Tell the nodes that answer what the report says, and where it is."""
         with self._changed:
@@ -283,8 +294,9 @@ class Head:
                     return
                 self._greet(node, link, printable(said.text("host")))
                 self._attend(node, link)
-            except (WireError, OSError, ValueError, KeyError):
-                pass
+            except (WireError, OSError, ValueError, KeyError) as error:
+                if node is not None and node.link is link:
+                    self._note(node, closed=isinstance(error, ClosedError))
             finally:
                 with self._changed:
                     self._talks.pop(threading.current_thread(), None)
@@ -297,7 +309,7 @@ class Head:
             if node.link is not None:
                 # The node has given up its old connection, whose thread still waits for an answer.
                 _cut(node.link.connection)
-            node.link, node.host, node.heard = link, host, time.monotonic()
+            node.link, node.host, node.heard, node.closed = link, host, time.monotonic(), False
 
     def _attend(self, node: Node, link: Link) -> None:
         while node.link is link and not self._closed:

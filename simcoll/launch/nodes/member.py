@@ -17,7 +17,8 @@ from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import FileKey, chunk_of, listed, own_files
 from simcoll.launch.nodes.meeting import Meeting
 from simcoll.launch.nodes.summary import Places, Summary
-from simcoll.launch.nodes.wire import MOST_WORDS, Link, Message, WireError, Words, deflated
+from simcoll.launch.nodes.wire import MOST_WORDS, ClosedError, Link, Message, WireError, Words, deflated
+from simcoll.verifier.causes.facts import LostNode
 
 SILENT_SECONDS: Final = 10.0
 """Node 0 asks each second. Where it has not for so long, the connection is made anew."""
@@ -74,6 +75,7 @@ class Member:
         self._kept_at: float | None = None
         self._heard = 0.0
         self._linked = False
+        self._closed_by_head = False
         self._closed = threading.Event()
         self._told = threading.Event()
         self._thread = threading.Thread(target=self._run, name="simcoll nodes", daemon=True)
@@ -88,6 +90,12 @@ class Member:
     def kept(self) -> bool:
         """True if node 0 has this node's records."""
         return self._kept_at is not None
+
+    def lost(self) -> tuple[LostNode, ...]:
+        """Node 0, where it was heard of and is gone without this node's records."""
+        if self.kept or not self._heard:
+            return ()
+        return (LostNode(0, seconds=time.monotonic() - self._heard, closed=self._closed_by_head),)
 
     def finish(self) -> Answer | None:
         """Hand over the records of a job that has ended; what node 0 makes of all, None where it does not say."""
@@ -110,7 +118,8 @@ class Member:
         while not self._closed.is_set():
             try:
                 self._attend()
-            except (WireError, OSError):
+            except (WireError, OSError) as error:
+                self._closed_by_head = isinstance(error, (ClosedError, ConnectionRefusedError))
                 self._linked = False
             if self._told.is_set() or self._closed.wait(pause):
                 return

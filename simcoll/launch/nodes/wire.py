@@ -39,6 +39,10 @@ class WireError(Exception):
     """The peer is gone, does not answer, or said something that is not of this protocol."""
 
 
+class ClosedError(WireError):
+    """The peer's system has closed the connection, so that it runs; a machine that is off says nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message."""
@@ -161,8 +165,10 @@ class Link:
                 self.connection.settimeout(max(limit - time.monotonic(), 0.001))
                 piece = self.connection.recv(min(count - len(data), 1 << 16))
                 if not piece:
-                    raise WireError("the peer has closed the connection")
+                    raise ClosedError("the peer has closed the connection")
                 data += piece
+        except ConnectionResetError as error:
+            raise ClosedError(f"the peer has closed the connection: {error}") from error
         except OSError as error:
             raise WireError(f"the connection broke: {error}") from error
         return bytes(data)
