@@ -173,8 +173,7 @@ def _states(motion: Motion | None) -> _Values:
 
 def _ranks(job: JobNow) -> _Values:
     counts = Counter(one.doing for one in job.ranks)
-    unseen = max(job.world_size - len(job.ranks), 0)
-    return {**{(doing.value,): counts[doing] for doing in Doing}, (_UNSEEN,): unseen}
+    return {**{(doing.value,): counts[doing] for doing in Doing}, (_UNSEEN,): len(job.unseen)}
 
 
 def _by_op(sums: Mapping[str, int]) -> _Values:

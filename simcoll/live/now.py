@@ -108,3 +108,9 @@ class JobNow:
     bandwidths: Sequence[Bandwidth] = ()
     step_seconds: float | None = None
     calls_per_second: float | None = None
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """The ranks without a readable record in the folder: those of nodes that record elsewhere, or that start."""
+        seen = {one.rank for one in self.ranks}
+        return tuple(rank for rank in range(self.world_size) if rank not in seen)

@@ -172,4 +172,5 @@ def test_a_file_that_cannot_be_read_leaves_the_others(tmp_path):
     (tmp_path / "job" / "rank00001.simcoll").write_bytes(b"torn")
     seen = JobWatch(tmp_path / "job").look()
     assert [one.rank for one in seen.ranks] == [0, 2, 3]
-    assert seen.world_size == 4
+    assert (seen.world_size, seen.unseen) == (4, (1,))
+    assert seen.why.endswith("; there is no record of rank 1 in this folder")
