@@ -80,6 +80,11 @@ class Exchange:
 
     # What the command asks when its ranks have ended.
 
+    @property
+    def apart(self) -> bool:
+        """True for a node whose folder has its own ranks' records alone: node 0 has another one."""
+        return isinstance(self._role, Member)
+
     def hand_over(self) -> Answer | None:
         """On another node than node 0: hand it this node's records; what its report says, None where it is not told."""
         self._meet()  # the job may have ended before the monitor has looked

@@ -21,13 +21,10 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import MOST_FILES, Listed, Staging
 from simcoll.launch.nodes.summary import Summary
-from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, ClosedError, Link, WireError
+from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, ClosedError, Link, WireError, lost_seconds
 from simcoll.verifier.causes.facts import LostNode
 
 SUMMARY_SECONDS: Final = 1.0
-LOST_SECONDS: Final = 10.0
-"""A node that has not been heard of for so long is lost: it costs its own records."""
-
 _LOOK_SECONDS: Final = 0.25
 _MEET_SECONDS: Final = 5.0
 """After the end of its own ranks node 0 waits so long for a node that it has never heard of."""
@@ -75,7 +72,7 @@ class Node:
     @property
     def here(self) -> bool:
         """True while it answers."""
-        return self.link is not None and time.monotonic() - self.heard < LOST_SECONDS
+        return self.link is not None and time.monotonic() - self.heard < lost_seconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +192,7 @@ class Head:
     def _is_lost(node: Node, waited: float) -> bool:
         if not node.heard:
             return waited > _MEET_SECONDS
-        return not node.here and waited > LOST_SECONDS
+        return not node.here and waited > lost_seconds()
 
     def _adopted(self, node: Node, limit: float) -> str:
         """Move a node's records to the folder; what is to be said of one whose last records did not come.

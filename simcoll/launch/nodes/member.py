@@ -17,16 +17,13 @@ from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import FileKey, chunk_of, listed, own_files
 from simcoll.launch.nodes.meeting import Meeting
 from simcoll.launch.nodes.summary import Places, Summary
-from simcoll.launch.nodes.wire import MOST_WORDS, ClosedError, Link, Message, WireError, Words, deflated
+from simcoll.launch.nodes.wire import MOST_WORDS, ClosedError, Link, Message, WireError, Words, deflated, lost_seconds
 from simcoll.verifier.causes.facts import LostNode
-
-SILENT_SECONDS: Final = 10.0
-"""Node 0 asks each second. Where it has not for so long, the connection is made anew."""
 
 _CONNECT_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = (0.2, 2.0)
-_LOST_SECONDS: Final = 30.0
-"""At the end of its job a node waits so long for a node 0 that it has lost, and keeps its records to itself then."""
+_PATIENCE: Final = 3
+"""At the end of its job a node waits so many times longer for a node 0 that it has lost, and then keeps its records."""
 
 _NEVER_SECONDS: Final = 5.0
 """The same for a node 0 that it has never reached."""
@@ -84,7 +81,7 @@ class Member:
     @property
     def led(self) -> bool:
         """True while node 0 judges this node's ranks with its own."""
-        return self._linked and time.monotonic() - self._heard < SILENT_SECONDS
+        return self._linked and time.monotonic() - self._heard < lost_seconds()
 
     @property
     def kept(self) -> bool:
@@ -102,7 +99,7 @@ class Member:
         self._own.final = True
         begun = time.monotonic()
         while not self._told.wait(0.1):
-            now, patience = time.monotonic(), _LOST_SECONDS if self._heard else _NEVER_SECONDS
+            now, patience = time.monotonic(), _PATIENCE * lost_seconds() if self._heard else _NEVER_SECONDS
             left = self._kept_at is not None and not self._concluding and now - self._kept_at > _VERDICT_SECONDS
             if left or now - max(begun, self._heard) > patience or now - begun > _MOST_SECONDS:
                 break
@@ -133,7 +130,7 @@ class Member:
             link = Link.made(connection, bytes.fromhex(meeting.door.secret))
             self._sent = b""
             while not self._closed.is_set():
-                asked = link.receive(SILENT_SECONDS)
+                asked = link.receive(lost_seconds())
                 self._heard, self._linked = time.monotonic(), True
                 link.send(*self._answer_to(asked))
                 if self._answer is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import struct
 import time
@@ -18,6 +19,10 @@ from socket import socket
 from typing import Final, TypeAlias
 
 Words: TypeAlias = dict[str, object]
+
+
+LOST_VARIABLE: Final = "SIMCOLL_NODE_LOST_SECONDS"
+_LOST_SECONDS: Final = 10.0
 
 CHUNK: Final = 1 << 20
 """The most bytes of a file in one message."""
@@ -61,6 +66,14 @@ class Message:
     def inflated(self, most: int) -> bytes:
         """The body, which was compressed; raises :class:`WireError` where it is longer than ``most``."""
         return inflated(self.body, most)
+
+
+def lost_seconds() -> float:
+    """A node that has not been heard of for so long is lost, though node 0 asks each second; the user may say."""
+    try:
+        return max(float(os.environ[LOST_VARIABLE]), 0.1)
+    except (KeyError, ValueError):
+        return _LOST_SECONDS
 
 
 def whole(value: object) -> int:
