@@ -145,8 +145,8 @@ def _report(
             remove_unused(path)
     answer = None if nodes is None else nodes.hand_over()
     remarks = [] if nodes is None else _take_over(nodes, monitor, folder, end, since_ns)
-    if nodes is not None and (lost := nodes.lost()):
-        _keep_lost(result.with_name(result.name.replace("launch", "host", 1)), lost)
+    if nodes is not None and (gone := nodes.lost()):
+        _keep_lost(result.with_name(result.name.replace("launch", "host", 1)), gone)
     alone = alone or (nodes is not None and nodes.apart)  # no other node's files will come to this folder
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns, 0.0 if remarks else _OTHER_NODES_SECONDS)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)

@@ -1,6 +1,7 @@
 """The part of node 0: it asks the other nodes about their ranks, takes their records, and tells them when to end.
 
 Each node that connects has a thread here, which asks one thing after the other; what it learned is read under one lock.
+With 200 nodes the threads take a few hundredths of a core (docs/run.md has the measurement).
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ class Head:
         self._folder = account.parent
         self._drafts = drafts
         self._nodes = {number: Node(number, Staging(drafts, number)) for number in range(1, nodes)}
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        # Two conditions: what nodes said wakes one thread, not those of hundreds of other nodes.
+        self._changed, self._asked = threading.Condition(lock), threading.Condition(lock)
         self._moves = 0
         self._round = 0
         self._end = False
@@ -124,7 +127,7 @@ class Head:
         with self._changed:
             if not self._round:
                 self._round = 1 + max(node.round for node in self._nodes.values())
-                self._changed.notify_all()
+                self._asked.notify_all()
             if any(node.here and node.round < self._round for node in self._nodes.values()):
                 return None
             known = [node for node in self._nodes.values() if node.taken]
@@ -154,7 +157,7 @@ class Head:
         """Have all nodes end the job, which stands; waits a moment until they know."""
         with self._changed:
             self._end = True
-            self._changed.notify_all()
+            self._asked.notify_all()
             self._changed.wait_for(lambda: all(one.told_end for one in self._nodes.values() if one.here), _TELL_SECONDS)
 
     # What the command asks when its own ranks have ended.
@@ -236,7 +239,7 @@ class Head:
         """Tell the nodes that answer what the report says, and where it is."""
         with self._changed:
             self._verdict = code, place
-            self._changed.notify_all()
+            self._asked.notify_all()
             self._changed.wait_for(
                 lambda: all(one.told_verdict for one in self._nodes.values() if one.here), _TELL_SECONDS
             )
@@ -245,7 +248,7 @@ class Head:
         """Listen no more, though the door stays open, and remove what was not adopted."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
+            self._asked.notify_all()
         self._listener.join()
         # A take that is under way would make the folder again.
         with self._changed:
@@ -323,8 +326,8 @@ class Head:
                 link.ask({"do": "verdict", "code": code, "place": place})
                 self._note(node, told_verdict=True)
                 return
-            with self._changed:
-                self._changed.wait_for(lambda: self._asks(node), SUMMARY_SECONDS)
+            with self._asked:
+                self._asked.wait_for(lambda: self._asks(node), SUMMARY_SECONDS)
 
     def _asks(self, node: Node) -> bool:
         """True if there is something to ask before the next summary."""
