@@ -25,7 +25,6 @@ from simcoll.live.watch import JobWatch
 if TYPE_CHECKING:
     from simcoll.live.metrics import JobMetrics
     from simcoll.live.span_sender import SpanSender
-    from simcoll.live.spans import StandingSpans
 
 SCHEMA = "simcoll.metrics/1"
 
@@ -60,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--otel",
         action="store_true",
-        help="send an OpenTelemetry span for each collective in which the job stands (OTEL_EXPORTER_OTLP_ENDPOINT)",
+        help="send OpenTelemetry spans of steps, and of collectives that stand (OTEL_EXPORTER_OTLP_ENDPOINT)",
     )
     parser.add_argument("--stall", metavar="SECONDS", type=float, help="as for simcoll status")
 
@@ -107,7 +106,7 @@ def metrics(request: MetricsRequest) -> int:
         return output.refuse(BAD_INPUT, str(error))
     _say(output, where, request.textfile)
     try:
-        return _follow(folder, request, job_metrics, None if sender is None else sender.spans)
+        return _follow(folder, request, job_metrics, sender)
     finally:
         if sender is not None:
             sender.close()
@@ -208,7 +207,7 @@ def _say(output: Output, where: str | None, textfile: Path | None) -> None:
         output.hand_over(f"metrics at {where}")
 
 
-def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics, spans: StandingSpans | None) -> int:
+def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics, sender: SpanSender | None) -> int:
     """Look again and again until the job has been over for long enough.
 
     A file that cannot be written for a while, as on a full disk, is said once and tried again.
@@ -220,8 +219,8 @@ def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics, span
             begun = time.monotonic()
             job = watch.look()
             if job is not None:
-                if spans is not None:
-                    spans.take(job)
+                if sender is not None:
+                    sender.take(job)
                 job_metrics.take(job, watch.tails)
                 trouble = _written(request.textfile, job_metrics, trouble)
             now = time.monotonic()

@@ -82,6 +82,7 @@ class JobWatch:
         self._times: Mapping[Path, int] = {}
         self._heads: object = None
         self._groups = GroupTable()
+        self._marks: StepMarks | None = None
         self._seen_ns = 0
         self._changed_ns = 0
         self._calls = 0
@@ -135,6 +136,7 @@ class JobWatch:
             bandwidths=self._last.bandwidths,
             step_seconds=float(np.median(steps)) if steps else None,
             calls_per_second=rate,
+            marks=self._marks,
         )
         return replace(job, why=why_of(job))
 
@@ -190,7 +192,7 @@ class JobWatch:
         shares, steps, rows = shares_of(records.recent(), sizes), step_seconds(records), current_rows(records)
         ends = {one.rank: one for one in launch.ranks}
         here = socket.gethostname()
-        found = []
+        found: list[RankNow] = []
         for place, tail in enumerate(self._chosen):
             box = tail.box()
             assert box is not None
@@ -198,6 +200,8 @@ class JobWatch:
             record = record_at(box, row) if rows[place] >= 0 else None
             end = ends.get(box.rank)
             marks = StepMarks.of(box.events)
+            if not found:
+                self._marks = marks
             group = box.groups[int(tail.slots[row]["group"])] if record is not None else None
             found.append(
                 RankNow(
