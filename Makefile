@@ -86,6 +86,9 @@ bench-estimate: $(READY)  ## how right the estimator is on measured rows, beside
 bench-verify: $(READY)  ## how long `simcoll verify` takes over 4,096 ranks, and beside torchfrtrace on the same dumps
 	@$(BIN)/python -m benchmarks.verify $(ARGS)
 
+bench-nodes: $(READY)  ## what node 0 takes for 200 nodes that share no folder, pretended by processes of this machine
+	@$(BIN)/python -m benchmarks.nodes $(ARGS)
+
 bench-price: $(READY)  ## how long `simcoll estimate` takes over 10,000 calls of each of 1,024 ranks
 	@$(BIN)/python -m benchmarks.price $(ARGS)
 

@@ -42,8 +42,10 @@ and jobs that ended well get no advice.
 
 * The records and the launcher's account: findings, exceptions, exit codes and signals.
 * Kills for lack of memory: `memory.events` (cgroup v2) or `memory.oom_control` (v1) of the launcher's own cgroup,
-  before and after.
+  before and after. The first also counts how often its own limit was why (`oom`); the second counts kills alone.
 * The kernel's log since the job began: `/dev/kmsg`, where the kernel lets the user read it (`kernel.dmesg_restrict`).
+  Its records are told from older ones by their numbers, since its clock drifts.
+* Nodes that share no folder with node 0, and were lost while the job ran ([nodes](run.md)).
 * A kernel log that somebody saved in the folder of the records as `dmesg*`; `dmesg-HOST.txt` names the host. Save it
   with `dmesg --time-format iso`: a line without a time is weak evidence.
 * What NCCL's RAS said: `ncclras*.json` in the folder, as `ncclras -f json` prints it (NCCL 2.28.7 and newer).

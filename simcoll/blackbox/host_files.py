@@ -3,12 +3,14 @@ kernel logs and NCCL RAS documents that somebody put there.
 
 The account is written where a job did not end well:
 
-    {"schema": "simcoll.host/1", "host": "node-3", "kernel_read": true, "oom_kills": 0,
-     "kernel": [{"time_ns": 1764000000000000000, "text": "NVRM: Xid (PCI:0000:3b:00): 79, ..."}]}
+    {"schema": "simcoll.host/1", "host": "node-3", "kernel_read": true, "oom_kills": 0, "limit_hits": 0,
+     "kernel": [{"time_ns": 1764000000000000000, "text": "NVRM: Xid (PCI:0000:3b:00): 79, ..."}],
+     "lost": [{"node": 1, "host": "node-4", "ranks": [8, 9], "seconds": 12.5, "closed": false}]}
 
 ``kernel`` has the lines of the kernel's log since the job began that are understood; ``kernel_read`` says whether it
-could be read, ``oom_kills`` how many processes were killed in the job's memory cgroup (null: not known). A kernel log
-is a file ``dmesg*`` (``dmesg-HOST.txt`` names its host), a RAS document ``ncclras*.json``.
+could be read, ``oom_kills`` how many processes were killed in the job's memory cgroup, ``limit_hits`` how often its
+limit was why (null: not known). ``lost`` has the nodes that its launcher lost. A kernel log is a file ``dmesg*``
+(``dmesg-HOST.txt`` names its host), a RAS document ``ncclras*.json``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from simcoll.blackbox.accounts import LaunchAccount
 from simcoll.blackbox.format import SUFFIX
 from simcoll.core.io import open_at_once, write_whole
 from simcoll.core.trace import Trace
-from simcoll.verifier.causes.facts import HostFacts, JobFacts, KernelEvent
+from simcoll.verifier.causes.facts import HostFacts, JobFacts, KernelEvent, LostNode
 from simcoll.verifier.causes.kernel_log import kernel_events
 from simcoll.verifier.causes.nccl_ras import ras_ranks
 
@@ -46,7 +48,18 @@ def write_host(path: Path, facts: HostFacts) -> None:
         "host": facts.host,
         "kernel_read": facts.kernel_read,
         "oom_kills": facts.oom_kills,
+        "limit_hits": facts.limit_hits,
         "kernel": [{"time_ns": event.time_ns, "text": event.text} for event in facts.kernel[:_MOST_EVENTS]],
+        "lost": [
+            {
+                "node": one.number,
+                "host": one.host,
+                "ranks": list(one.ranks),
+                "seconds": one.seconds,
+                "closed": one.closed,
+            }
+            for one in facts.lost
+        ],
     }
     write_whole(path, json.dumps(document) + "\n")
 
@@ -57,9 +70,12 @@ def read_host(path: Path) -> HostFacts | None:
         document = json.loads(_text(path))
         if document["schema"] != HOST_SCHEMA:
             return None
-        kills, read = document["oom_kills"], document["kernel_read"] is True
+        read = document["kernel_read"] is True
         events = [event for entry in document["kernel"] for event in kernel_events([_dated(entry)])]
-        return HostFacts(str(document["host"]), tuple(events), read, kills if type(kills) is int else None)
+        counts = (document.get(name) for name in ("oom_kills", "limit_hits"))
+        kills, hits = (count if type(count) is int else None for count in counts)
+        lost = tuple(map(_lost, document.get("lost", ())))
+        return HostFacts(str(document["host"]), tuple(events), read, kills, hits, lost)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
@@ -111,10 +127,15 @@ def _by_host(found: Iterable[HostFacts]) -> tuple[HostFacts, ...]:
         events: dict[str, KernelEvent] = {}
         for event in sorted((*other.kernel, *one.kernel), key=lambda event: -event.time_ns):
             events.setdefault(event.text, event)
-        kills = one.oom_kills if other.oom_kills is None else other.oom_kills + (one.oom_kills or 0)
+        kills, hits = _sum(other.oom_kills, one.oom_kills), _sum(other.limit_hits, one.limit_hits)
         kernel = tuple(sorted(events.values(), key=lambda event: event.time_ns))
-        together[one.host] = HostFacts(one.host, kernel, one.kernel_read or other.kernel_read, kills)
+        lost = tuple(dict.fromkeys((*other.lost, *one.lost)))
+        together[one.host] = HostFacts(one.host, kernel, one.kernel_read or other.kernel_read, kills, hits, lost)
     return tuple(together.values())
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one + (other or 0)
 
 
 def _kernel_log(path: Path, hosts: set[str]) -> HostFacts:
@@ -122,6 +143,15 @@ def _kernel_log(path: Path, hosts: set[str]) -> HostFacts:
     named = path.name.removeprefix("dmesg").lstrip("-_.").removesuffix(".txt").removesuffix(".log")
     host = named if named in hosts else next(iter(hosts)) if len(hosts) == 1 else ""
     return HostFacts(host, tuple(kernel_events(_text_or_nothing(path).splitlines())), kernel_read=True)
+
+
+def _lost(entry: dict[str, object]) -> LostNode:
+    number, ranks, seconds = entry["node"], entry["ranks"], entry["seconds"]
+    if type(number) is not int or not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
+        raise TypeError("a lost node")
+    if not isinstance(seconds, int | float):
+        raise TypeError("a lost node")
+    return LostNode(number, str(entry["host"]), tuple(ranks), float(seconds), entry["closed"] is True)
 
 
 def _dated(entry: dict[str, object]) -> str:

@@ -25,7 +25,8 @@ from simcoll.live.watch import JobWatch
 if TYPE_CHECKING:
     from simcoll.live.metrics import JobMetrics
     from simcoll.live.span_sender import SpanSender
-    from simcoll.live.spans import StandingSpans
+
+SCHEMA = "simcoll.metrics/1"
 
 _BUSY = 0.2
 """Looks take at most this share of the time, whatever the interval."""
@@ -45,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--textfile", metavar="PATH", type=stated_path, help="write the metrics there, for a node exporter's collector"
     )
     parser.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="between two looks (1)")
-    parser.add_argument("--once", action="store_true", help="with --textfile: write it once, and end")
+    parser.add_argument(
+        "--once", action="store_true", help="one look, on stdout or with --textfile, and the exit code of status"
+    )
     parser.add_argument(
         "--linger",
         metavar="SECONDS",
@@ -56,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--otel",
         action="store_true",
-        help="send an OpenTelemetry span for each collective in which the job stands (OTEL_EXPORTER_OTLP_ENDPOINT)",
+        help="send OpenTelemetry spans of steps, and of collectives that stand (OTEL_EXPORTER_OTLP_ENDPOINT)",
     )
     parser.add_argument("--stall", metavar="SECONDS", type=float, help="as for simcoll status")
 
@@ -94,6 +97,7 @@ def metrics(request: MetricsRequest) -> int:
             job = seen_twice(watch)
             job_metrics.take(job, watch.tails)
             _write(request.textfile, job_metrics)
+            _show(output, request.textfile, job_metrics)
             return exit_code(job)
         sender = _sender() if request.otel else None
         _write(request.textfile, job_metrics)
@@ -102,7 +106,7 @@ def metrics(request: MetricsRequest) -> int:
         return output.refuse(BAD_INPUT, str(error))
     _say(output, where, request.textfile)
     try:
-        return _follow(folder, request, job_metrics, None if sender is None else sender.spans)
+        return _follow(folder, request, job_metrics, sender)
     finally:
         if sender is not None:
             sender.close()
@@ -110,10 +114,10 @@ def metrics(request: MetricsRequest) -> int:
 
 def _checked(request: MetricsRequest) -> tuple[str, int] | None:
     """The address at which to listen, None for none; raises UsageError for options that make no sense together."""
-    if request.listen is None and request.textfile is None:
-        raise UsageError("say where the metrics go: --listen ADDRESS:PORT, --textfile PATH, or both")
-    if request.once and (request.textfile is None or request.listen is not None):
-        raise UsageError("--once goes with --textfile PATH alone")
+    if request.listen is None and request.textfile is None and not request.once:
+        raise UsageError("say where the metrics go: --listen ADDRESS:PORT, --textfile PATH, or both; or --once")
+    if request.once and request.listen is not None:
+        raise UsageError("--once does not go with --listen")
     if request.once and request.otel:
         raise UsageError("--otel follows a job; leave --once out")
     if not 0 < request.interval < math.inf:
@@ -185,15 +189,25 @@ def _write(textfile: Path | None, job_metrics: JobMetrics) -> None:
         raise UsageError(f"--textfile {textfile}: cannot be written: {error.strerror}") from error
 
 
+def _show(output: Output, textfile: Path | None, job_metrics: JobMetrics) -> None:
+    """Put the metrics of one look on stdout: as a document, or as text where no file has it."""
+    if output.json:
+        written = None if textfile is None else str(textfile)
+        document = {"schema": SCHEMA, "listen": None, "textfile": written, "metrics": job_metrics.document()}
+        output.hand_over(json.dumps(document))
+    elif textfile is None:
+        output.hand_over(job_metrics.text().removesuffix("\n"))
+
+
 def _say(output: Output, where: str | None, textfile: Path | None) -> None:
     if output.json:
         written = None if textfile is None else str(textfile)
-        output.hand_over(json.dumps({"schema": "simcoll.metrics/1", "listen": where, "textfile": written}))
+        output.hand_over(json.dumps({"schema": SCHEMA, "listen": where, "textfile": written}))
     elif where is not None:
         output.hand_over(f"metrics at {where}")
 
 
-def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics, spans: StandingSpans | None) -> int:
+def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics, sender: SpanSender | None) -> int:
     """Look again and again until the job has been over for long enough.
 
     A file that cannot be written for a while, as on a full disk, is said once and tried again.
@@ -205,8 +219,8 @@ def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics, span
             begun = time.monotonic()
             job = watch.look()
             if job is not None:
-                if spans is not None:
-                    spans.take(job)
+                if sender is not None:
+                    sender.take(job)
                 job_metrics.take(job, watch.tails)
                 trouble = _written(request.textfile, job_metrics, trouble)
             now = time.monotonic()

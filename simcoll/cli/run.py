@@ -16,7 +16,7 @@ from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, LaunchAccou
 from simcoll.blackbox.file_kinds import DUMPS, is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import RunRecords, dumps_beside, files_of, gather, matching
-from simcoll.blackbox.host_files import HOST_PATTERN, fact_files, job_facts, write_host
+from simcoll.blackbox.host_files import HOST_PATTERN, fact_files, job_facts, read_host, write_host
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, remove_unused, stack_path
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
@@ -31,6 +31,7 @@ from simcoll.launch.restarts import BY_CAUSE
 from simcoll.launch.supervisor import JobEnd, run_job, with_dumps_in
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest, RunUsageError, split
 from simcoll.recorder.store_hint import OWN_RANKS
+from simcoll.verifier.causes.facts import HostFacts, LostNode
 from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report, Verdict
 from simcoll.verifier.postmortem import judge
@@ -144,6 +145,9 @@ def _report(
             remove_unused(path)
     answer = None if nodes is None else nodes.hand_over()
     remarks = [] if nodes is None else _take_over(nodes, monitor, folder, end, since_ns)
+    if nodes is not None and (gone := nodes.lost()):
+        _keep_lost(result.with_name(result.name.replace("launch", "host", 1)), gone)
+    alone = alone or (nodes is not None and nodes.apart)  # no other node's files will come to this folder
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns, 0.0 if remarks else _OTHER_NODES_SECONDS)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
@@ -188,6 +192,13 @@ def _keep_facts(path: Path, watch: HostWatch, end: JobEnd) -> None:
     if end != JobEnd(0, None) or facts.kernel or facts.oom_kills:
         with contextlib.suppress(OSError):
             write_host(path, facts)
+
+
+def _keep_lost(path: Path, lost: tuple[LostNode, ...]) -> None:
+    """Add to what this host knows of the job that its launcher lost other nodes."""
+    facts = read_host(path) or HostFacts(socket.gethostname())
+    with contextlib.suppress(OSError):
+        write_host(path, replace(facts, lost=lost))
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:

@@ -28,11 +28,14 @@ from simcoll.core.io import stated_path
 from simcoll.errors import BAD_INPUT, OK, UsageError
 from simcoll.live.document import job_document
 from simcoll.live.folder import job_folder
-from simcoll.live.now import JobNow, Motion
+from simcoll.live.now import Doing, JobNow, Motion
 from simcoll.live.screen import FILTERS, ORDERS, JobScreen, ScreenState
 from simcoll.live.watch import JobWatch
 
 _LONGEST_SECONDS = 1e6
+_SETTLE_SECONDS = 2.0
+"""So long a launcher may take to write down how ranks ended whose processes are gone."""
+
 _KEYS = "q quit  p pause  s sort  f filter  g group  r rank  j/k down/up"
 
 
@@ -93,18 +96,28 @@ def top(request: TopRequest) -> int:
 
 
 def _follow(watch: JobWatch, request: TopRequest, output: Output) -> int:
-    """Print each look until the job has ended."""
+    """Print each look until the job has ended; the last one has all that the verifier finds."""
+    over_since = None
     while True:
         begun = time.monotonic()
         job = watch.look()
+        over = job is not None and job.motion is Motion.ENDED
+        over_since = (over_since or begun) if over else None
+        settled = over_since is not None and (_is_told(job) or begun - over_since >= _SETTLE_SECONDS)
+        job = watch.last_look() if settled else job
         if job is not None:
             if request.json:
                 output.hand_over(json.dumps(job_document(job)))
             else:
                 output.render(JobScreen(job, ScreenState()), dict)
-            if job.motion is Motion.ENDED:
+            if settled:
                 return exit_code(job)
         time.sleep(max(request.interval - (time.monotonic() - begun), 0.0))
+
+
+def _is_told(job: JobNow | None) -> bool:
+    """True if the end of every rank is known, and none is merely gone: its launcher writes down how it ended."""
+    return job is not None and not any(one.doing is Doing.GONE for one in job.ranks)
 
 
 def _view(watch: JobWatch, interval: float) -> int:

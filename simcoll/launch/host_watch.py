@@ -1,7 +1,8 @@
 """Learns what a host's kernel says of a job while it runs: its log, and kills in the memory cgroup.
 
 Both are read without privileges that the process does not have: where the kernel keeps its log to itself
-(``kernel.dmesg_restrict``), or there is no such cgroup, that is not known.
+(``kernel.dmesg_restrict``), or there is no such cgroup, that is not known. The log is read from the record on that was
+the newest when the watch began: the clock of its records drifts from all others.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from simcoll.verifier.causes.facts import HostFacts
+from simcoll.verifier.causes.facts import HostFacts, KernelEvent
 from simcoll.verifier.causes.kernel_log import kernel_events
 
 _KMSG: Final = Path("/dev/kmsg")
@@ -26,8 +28,11 @@ _RECORD_BYTES: Final = 8192
 
 _MOST_RECORDS: Final = 1 << 20
 _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
-_EARLIER_NS: Final = 1_000_000_000
-"""The kernel's clock and the wall clock may drift apart by so much."""
+_HITS = re.compile(r"^oom (\d+)$", re.MULTILINE)
+"""``memory.events`` counts so how often the limit of this very cgroup, or of one below, was why there was no memory."""
+
+_NUMBER = re.compile(r"\d+,(\d+),")
+_NO_RECORD: Final = -1
 
 
 class HostWatch:
@@ -37,26 +42,43 @@ class HostWatch:
         self._kmsg = kmsg
         self._counter = _counter(cgroups, own)
         self._begun_ns = time.time_ns()
-        self._before = self._kills()
+        records = _records(kmsg)
+        self._newest = None if records is None else max(map(_number, records), default=_NO_RECORD)
+        self._before = self._count(_KILLS), self._count(_HITS)
 
     def facts(self) -> HostFacts:
         """What has happened on this host since the watch began."""
-        booted_ns = time.time_ns() - time.monotonic_ns()
-        lines = _records(self._kmsg)
-        events = kernel_events(lines or (), booted_ns=booted_ns)
-        since = [event for event in events if event.time_ns >= self._begun_ns - _EARLIER_NS]
-        now = self._kills()
-        kills = None if now is None or self._before is None else now - self._before
-        return HostFacts(socket.gethostname(), tuple(since), lines is not None, kills)
+        records = None if self._newest is None else _records(self._kmsg)
+        kills, hits = (
+            _more(*pair) for pair in zip(self._before, (self._count(_KILLS), self._count(_HITS)), strict=True)
+        )
+        return HostFacts(socket.gethostname(), tuple(self._events(records or ())), records is not None, kills, hits)
 
-    def _kills(self) -> int | None:
-        """How many processes were killed in the cgroup for want of memory, ever."""
+    def _events(self, records: Iterable[str]) -> Iterator[KernelEvent]:
+        """The events of new records; a time that the kernel's clock puts outside of the watch is moved to its edge."""
+        now, newest = time.time_ns(), self._newest if self._newest is not None else _NO_RECORD
+        new = (record for record in records if _number(record) > newest)
+        for event in kernel_events(new, booted_ns=now - time.monotonic_ns()):
+            yield replace(event, time_ns=min(max(event.time_ns, self._begun_ns), now))
+
+    def _count(self, line: re.Pattern[str]) -> int | None:
+        """A count of the cgroup, since it was made."""
         if self._counter is None:
             return None
         with contextlib.suppress(OSError, ValueError):
-            if (found := _KILLS.search(self._counter.read_text(encoding="ascii"))) is not None:
+            if (found := line.search(self._counter.read_text(encoding="ascii"))) is not None:
                 return int(found[1])
         return None
+
+
+def _more(before: int | None, now: int | None) -> int | None:
+    return None if before is None or now is None else now - before
+
+
+def _number(record: str) -> int:
+    """The sequence number of a record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg of Linux)."""
+    found = _NUMBER.match(record)
+    return _NO_RECORD if found is None else int(found[1])
 
 
 def _counter(cgroups: Path, own: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """Decides for torch's agent whether ranks that failed are started again: not where they would fail again.
 
-It is asked when the ranks of this node have ended, and judges the records that they left, as the report does.
+It is asked when the ranks of this node have ended, and judges the records that they left, as the report does. Records
+of nodes that share no folder come to node 0 only when the job ends: they are not judged, and the line says so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, read_launch, read_stalls
 from simcoll.blackbox.gather import dumps_beside, files_of, gather, matching
 from simcoll.blackbox.host_files import job_facts
+from simcoll.core.ranges import ranks_text
 from simcoll.launch.host_watch import HostWatch
 from simcoll.verifier.causes.facts import JobFacts
 from simcoll.verifier.findings.causes import Advice, Restart
@@ -31,6 +33,7 @@ class RestartByCause:
         self._say = say
         self._since_ns = time.time_ns()
         self._watch = HostWatch()
+        self._by = ""
 
     def forbids(self) -> bool:
         """True if the ranks are not to be started again on this host; a line says why."""
@@ -47,7 +50,9 @@ class RestartByCause:
         forbidden |= believed.restart is Restart.WITHOUT_HOSTS and here in believed.hosts
         why = f"cause: {believed.cause.value} ({believed.strength.value} evidence: {believed.evidence[0].text})"
         where = f" on {here}" if believed.restart is Restart.WITHOUT_HOSTS else ""
-        self._say(f"the ranks are {'not ' if forbidden else ''}started again{where if forbidden else ''}; {why}")
+        self._say(
+            f"the ranks are {'not ' if forbidden else ''}started again{where if forbidden else ''}; {why}{self._by}"
+        )
         return forbidden
 
     def begin(self) -> None:
@@ -60,6 +65,8 @@ class RestartByCause:
         launches = [launch for launch in map(read_launch, accounts) if launch.ranks]
         paths = [*files_of(self._folder), *dumps_beside(self._folder)]
         records = gather(paths, launches, since_ns=self._since_ns, workers=0)
+        judged, world = [trace.rank for trace in records.traces], max((one.world_size for one in launches), default=0)
+        self._by = f"; judged by the records of {ranks_text(judged)} of {world} alone" if len(judged) < world else ""
         stall = read_stalls([path for path in matching(self._folder, STALL_PATTERN) if self._is_new(path)])
         known = job_facts(records.traces, launches)
         facts = JobFacts(known.hosts, known.pids, (self._watch.facts(),))

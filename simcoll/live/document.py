@@ -37,6 +37,7 @@ def job_document(job: JobNow) -> dict[str, object]:
         "calls_per_second": job.calls_per_second,
         "groups": [_group(view) for view in job.groups],
         "ranks": [_rank(one) for one in job.ranks],
+        "unseen": list(job.unseen),
         "bandwidths": [bandwidth_document(one) for one in job.bandwidths],
         "findings": [finding_document(finding) for finding in job.findings],
     }

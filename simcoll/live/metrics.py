@@ -63,6 +63,7 @@ MOST_AWAITED = 16
 _LONGEST = 64
 """Characters of a label's value."""
 
+_STATE = "simcoll_job_state"
 _OTHER = "other"
 _UNSEEN = "unseen"
 
@@ -76,7 +77,7 @@ class JobMetrics(Collector):
     def __init__(self) -> None:
         self._tally = CallTally()
         self._finished: dict[tuple[str, tuple[int, ...]], tuple[str, int]] = {}
-        self._families: Sequence[Metric] = [_family("simcoll_job_state", _states(None))]
+        self._families: Mapping[str, Metric] = {_STATE: _family(_STATE, _states(None))}
 
     def take(self, job: JobNow, tails: Sequence[BoxTail]) -> None:
         """Make the metrics of a look, and of the black boxes as it has left them."""
@@ -84,11 +85,11 @@ class JobMetrics(Collector):
             self._finished.clear()
         for view in job.groups:
             self._finish(view)
-        self._families = [_family(name, values) for name, values in self._values(job, tails).items()]
+        self._families = {name: _family(name, values) for name, values in self._values(job, tails).items()}
 
     def collect(self) -> Iterator[Metric]:
         """What prometheus_client calls at a scrape."""
-        yield from self._families
+        yield from self._families.values()
 
     def registry(self) -> CollectorRegistry:
         """A registry with these metrics alone."""
@@ -99,6 +100,13 @@ class JobMetrics(Collector):
     def text(self) -> str:
         """The metrics in Prometheus' text format, as a node exporter's textfile collector reads it."""
         return generate_latest(self.registry()).decode("utf-8")
+
+    def document(self) -> dict[str, list[dict[str, object]]]:
+        """The samples of each metric: labels and value."""
+        return {
+            name: [{"labels": dict(sample.labels), "value": sample.value} for sample in family.samples]
+            for name, family in self._families.items()
+        }
 
     def _finish(self, view: GroupNow) -> None:
         """Note a group's progress: its records may be gone from those at hand at the next look."""
@@ -165,8 +173,7 @@ def _states(motion: Motion | None) -> _Values:
 
 def _ranks(job: JobNow) -> _Values:
     counts = Counter(one.doing for one in job.ranks)
-    unseen = max(job.world_size - len(job.ranks), 0)
-    return {**{(doing.value,): counts[doing] for doing in Doing}, (_UNSEEN,): unseen}
+    return {**{(doing.value,): counts[doing] for doing in Doing}, (_UNSEEN,): len(job.unseen)}
 
 
 def _by_op(sums: Mapping[str, int]) -> _Values:

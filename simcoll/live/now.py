@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from simcoll.core.record import Group, Record, Source
+from simcoll.core.steps import StepMarks
 from simcoll.verifier.findings.finding import Bandwidth, Finding
 
 
@@ -91,7 +92,7 @@ class JobNow:
 
     ``findings`` are those of the verifier on the records at hand; ``proved`` says that the job can never go on.
     ``time_ns`` is when it was looked at (wall clock), ``calls_per_second`` counts the calls of all ranks since the look
-    before, None at the first.
+    before, None at the first. ``marks`` are the steps that the lowest recorded rank has marked.
     """
 
     folder: str
@@ -108,3 +109,10 @@ class JobNow:
     bandwidths: Sequence[Bandwidth] = ()
     step_seconds: float | None = None
     calls_per_second: float | None = None
+    marks: StepMarks | None = None
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """The ranks without a readable record in the folder: those of nodes that record elsewhere, or that start."""
+        seen = {one.rank for one in self.ranks}
+        return tuple(rank for rank in range(self.world_size) if rank not in seen)

@@ -19,6 +19,10 @@ _MOSTLY = 0.7
 """The share of calls that repeat, for a period of another rank to be a rank's own."""
 
 
+_LAST_STEPS = 16
+"""The steps whose median time is told."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupProgress:
     """The progress of the recorded members of each group (by the job's number) in their collectives.
@@ -79,7 +83,8 @@ def step_seconds(records: Records) -> Floats:
                 period = steps.period
                 periods.append(period)
         if period:
-            found[place] = float(np.median(made[start + period : stop] - made[start : stop - period])) / 1e9
+            apart = made[start + period : stop] - made[start : stop - period]
+            found[place] = float(np.median(apart[-_LAST_STEPS * period :])) / 1e9
     return found
 
 

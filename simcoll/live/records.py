@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from simcoll.blackbox.table import TableEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.record import Group
 from simcoll.core.trace import SLOT, Slots
+
+_RECENT_RECORDS = 64
+_RECENT_NS = 5_000_000_000
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -82,6 +85,18 @@ class Records:
         bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         ranks = [-1 if tail.header is None else tail.header.rank for tail in tails]
         return cls(ranks, slots, rank, group, bounds, whole)
+
+    def recent(self) -> Records:
+        """Of each rank the records of the last 5 seconds, and at least its newest 64."""
+        lengths = np.diff(self.bounds)
+        if int(lengths.max(initial=0)) <= _RECENT_RECORDS:
+            return self
+        made = self.slots["scheduled_ns"].astype(np.int64)
+        ends = self.bounds[1:][self.rank]
+        kept = (made >= made[ends - 1] - _RECENT_NS) | (np.arange(len(made)) >= ends - _RECENT_RECORDS)
+        rank = self.rank[kept]
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(rank, minlength=len(lengths)))]).astype(np.int64)
+        return replace(self, slots=self.slots[kept], rank=rank, group=self.group[kept], bounds=bounds)
 
     def changed_ns(self) -> int:
         """The time of the newest change in any record, by the wall clock of its rank; 0 where there is none."""

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of the collectives in which a running job stood.
+"""OpenTelemetry spans of a running job: of its steps, and of the collectives in which it stood.
 
 It needs opentelemetry-sdk (``pip install 'simcoll[otel]'``).
 """
@@ -6,6 +6,7 @@ It needs opentelemetry-sdk (``pip install 'simcoll[otel]'``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
@@ -64,6 +65,34 @@ class StandingSpans:
         if failed:
             span.set_status(Status(StatusCode.ERROR, "the collective was not finished"))
         span.end(self._last_ns)
+
+
+class StepSpans:
+    """One span for each step whose end is written down from the first look on, by the marks of the lowest rank.
+
+    Marks are thinned out where they are written (:func:`simcoll.core.steps.is_marked`): a span then covers the steps
+    since the mark before.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._told: int | None = None
+
+    def take(self, job: JobNow) -> None:
+        """Make the spans of the steps that have ended since the last look."""
+        if job.marks is None:
+            self._told = self._told or 0
+            return
+        numbers, times = job.marks.numbers.tolist(), job.marks.times.tolist()
+        told = numbers[-1] if self._told is None else self._told
+        if numbers[-1] < told:
+            told = 0  # the job has been started again
+        self._told = numbers[-1]
+        marks = zip(numbers, times, strict=True)
+        for (before, begin), (number, end) in pairwise(marks):
+            if number > told:
+                attributes = {"simcoll.step": number, "simcoll.steps": number - before}
+                self._tracer.start_span("step", start_time=begin, attributes=attributes).end(end)
 
 
 def _attributes(job: JobNow, view: GroupNow) -> Mapping[str, str | int | tuple[int, ...] | tuple[str, ...]]:

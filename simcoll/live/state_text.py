@@ -14,7 +14,12 @@ _NOTICEABLE = 0.05
 
 
 def why_of(job: JobNow) -> str:
-    """One line that says why the job is in its state: the first finding, or where its ranks are."""
+    """One line on why the job is in its state: the first finding, or where its ranks are; and who is not seen."""
+    unseen = f"; there is no record of {ranks_text(job.unseen)} in this folder" if job.unseen else ""
+    return f"{_why(job)}{unseen}"
+
+
+def _why(job: JobNow) -> str:
     told = next((one for one in job.findings if one.severity is Severity.ERROR), None)
     finding = "" if told is None else f"{told.message} ({told.code})"
     if job.motion is Motion.ENDED:

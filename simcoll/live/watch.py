@@ -18,7 +18,16 @@ from pathlib import Path
 import numpy as np
 
 from simcoll.blackbox import BlackBox
-from simcoll.blackbox.accounts import LAUNCH_PATTERN, LaunchAccount, LaunchedRank, outcome_of, read_launch
+from simcoll.blackbox.accounts import (
+    LAUNCH_PATTERN,
+    STALL_PATTERN,
+    LaunchAccount,
+    LaunchedRank,
+    outcome_of,
+    read_launch,
+    read_stall,
+    together,
+)
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import find_records, matching, one_run
 from simcoll.blackbox.table import KnownEntries
@@ -40,7 +49,7 @@ _FEWEST, _MOST = 64, 1024
 """The newest records of each rank that are kept at hand: so many in all, but at least and at most so many a rank."""
 
 _PAUSES = 4.0
-_SHORTEST, _LONGEST = 2.0, 30.0
+_SHORTEST, _LONGEST = 1.0, 30.0
 """A job stands after so many times its longest recent pause, and between so many seconds."""
 
 _STILL_SECONDS = 0.25
@@ -73,13 +82,14 @@ class JobWatch:
         self._times: Mapping[Path, int] = {}
         self._heads: object = None
         self._groups = GroupTable()
+        self._marks: StepMarks | None = None
         self._seen_ns = 0
         self._changed_ns = 0
         self._calls = 0
         self._used: dict[int, tuple[int, float]] = {}
         self._last = _Judged()
         self._judged = 0.0
-        self._was: tuple[Motion, int] | None = None
+        self._was: tuple[Motion, int, Stall | None] | None = None
 
     @property
     def tails(self) -> Sequence[BoxTail]:
@@ -121,13 +131,18 @@ class JobWatch:
             why="",
             groups=groups,
             ranks=ranks,
-            findings=self._last.findings,
+            findings=self._last.told(motion),
             proved=self._last.proved,
             bandwidths=self._last.bandwidths,
             step_seconds=float(np.median(steps)) if steps else None,
             calls_per_second=rate,
+            marks=self._marks,
         )
         return replace(job, why=why_of(job))
+
+    def last_look(self) -> JobNow | None:
+        """A look by which the verifier has judged all that there is, however long that takes."""
+        return JobWatch(self.folder, self._patience).look()
 
     def _read(self) -> bool:
         """Look at all files; returns True if any has changed."""
@@ -158,17 +173,26 @@ class JobWatch:
 
     def _launch(self) -> LaunchAccount:
         """The launchers' accounts beside the records as one; empty where the job runs under another launcher."""
-        folders = dict.fromkeys(tail.path.parent for tail in self._chosen)
-        accounts = [read_launch(path) for folder in folders for path in matching(folder, LAUNCH_PATTERN)]
+        accounts = [read_launch(path) for path in self._beside(LAUNCH_PATTERN)]
         ranks = {one.rank: one for account in accounts for one in account.ranks}
         return LaunchAccount(tuple(ranks.values()), next((one.error for one in accounts if one.error), None))
 
+    def _stall(self) -> Stall | None:
+        """The stall for which the job was ended, by its monitors' accounts; those of an earlier run are left out."""
+        begun = min(tail.header.wall_ns for tail in self._chosen if tail.header is not None)
+        found = [read_stall(path) for path in self._beside(STALL_PATTERN)]
+        return together(stall for stall in found if stall is not None and stall.seen_ns >= begun)
+
+    def _beside(self, pattern: str) -> list[Path]:
+        folders = dict.fromkeys(tail.path.parent for tail in self._chosen)
+        return [path for folder in folders for path in matching(folder, pattern)]
+
     def _ranks(self, records: Records, launch: LaunchAccount, now: int) -> list[RankNow]:
         sizes = np.array([len(group.ranks) for group in self._groups.groups] or [0], np.int64)
-        shares, steps, rows = shares_of(records, sizes), step_seconds(records), current_rows(records)
+        shares, steps, rows = shares_of(records.recent(), sizes), step_seconds(records), current_rows(records)
         ends = {one.rank: one for one in launch.ranks}
         here = socket.gethostname()
-        found = []
+        found: list[RankNow] = []
         for place, tail in enumerate(self._chosen):
             box = tail.box()
             assert box is not None
@@ -176,6 +200,8 @@ class JobWatch:
             record = record_at(box, row) if rows[place] >= 0 else None
             end = ends.get(box.rank)
             marks = StepMarks.of(box.events)
+            if not found:
+                self._marks = marks
             group = box.groups[int(tail.slots[row]["group"])] if record is not None else None
             found.append(
                 RankNow(
@@ -257,15 +283,16 @@ class JobWatch:
             self._judged = time.monotonic()
         over = sum(one.doing.over for one in ranks)
         still = (now - self._changed_ns) / 1e9 >= _STILL_SECONDS and any(one.doing is Doing.WAITS for one in ranks)
-        news = (motion, over) != self._was
+        ended_for = self._stall() if motion is Motion.ENDED else None
+        news = (motion, over, ended_for) != self._was
         if not news and time.monotonic() - self._judged < max(1.0, _JUDGING * self._last.cost):
             return
-        self._was = motion, over
+        self._was = motion, over, ended_for
         boxes = [box for tail in self._chosen if (box := tail.box()) is not None]
-        stall = None
+        stands = None
         if still and motion is not Motion.ENDED:
-            stall = Stall(self._changed_ns, now, busy=self._busy(ranks), stopped=_stopped(ranks), over=False)
-        work = boxes, _outcome(ranks, launch), stall
+            stands = Stall(self._changed_ns, now, busy=self._busy(ranks), stopped=_stopped(ranks), over=False)
+        work = boxes, _outcome(ranks, launch), stands, ended_for
         if self._executor is not None:
             self._judging = self._executor.submit(_judged, *work)
         else:
@@ -290,21 +317,30 @@ class JobWatch:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The verifier's last word, and what it cost in seconds."""
+    """The verifier's last word, and what it cost in seconds; ``still``: on a job that was seen still at that moment."""
 
     findings: tuple[Finding, ...] = ()
     proved: bool = False
     bandwidths: tuple[Bandwidth, ...] = ()
     cost: float = 0.0
+    still: bool = False
+
+    def told(self, motion: Motion) -> tuple[Finding, ...]:
+        """The findings that hold for a job in this state: a rank for which others wait a moment is not missing yet."""
+        if self.still and motion is Motion.MOVING:
+            return tuple(one for one in self.findings if one.severity is Severity.ERROR)
+        return self.findings
 
 
-def _judged(boxes: Sequence[BlackBox], outcome: LaunchOutcome, stall: Stall | None) -> _Judged:
+def _judged(
+    boxes: Sequence[BlackBox], outcome: LaunchOutcome, stands: Stall | None, ended_for: Stall | None
+) -> _Judged:
     """Judge the newest records of a job: why it does not move, or what is wrong so far."""
     begun = time.monotonic()
-    if stall is not None:
-        findings, proved = standstill(boxes, outcome, stall)
-        return _Judged(findings, proved, (), time.monotonic() - begun)
-    report = judge(boxes, outcome)
+    if stands is not None:
+        findings, proved = standstill(boxes, outcome, stands)
+        return _Judged(findings, proved, (), time.monotonic() - begun, still=True)
+    report = judge(boxes, outcome, ended_for)
     speeds = () if report.summary is None else tuple(report.summary.bandwidths)
     return _Judged(tuple(report.findings), False, speeds, time.monotonic() - begun)
 

@@ -9,7 +9,7 @@ import pytest
 
 from simcoll.blackbox.accounts import LaunchAccount, LaunchedRank
 from simcoll.blackbox.host_files import fact_files, job_facts, read_host, write_host
-from simcoll.verifier.causes.facts import HostFacts, KernelEvent, KernelEventKind
+from simcoll.verifier.causes.facts import HostFacts, KernelEvent, KernelEventKind, LostNode
 from tests.verifier.causes.test_nccl_ras import document
 
 TIME = 1_763_946_123_250_000_000
@@ -27,7 +27,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         KernelEvent(KernelEventKind.XID, XID, TIME, 79, "0000:3b:00"),
         KernelEvent(KernelEventKind.OUT_OF_MEMORY, "Out of memory: Killed process 12 (python)", 0, pid=12),
     )
-    facts = HostFacts("node-3", events, kernel_read=True, oom_kills=2)
+    facts = HostFacts(
+        "node-3", events, kernel_read=True, oom_kills=2, limit_hits=1, lost=(LostNode(1, "b", (2, 3), 12.5),)
+    )
     write_host(tmp_path / "host.json", facts)
     assert read_host(tmp_path / "host.json") == facts
 
@@ -40,6 +42,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         "{}",
         '{"schema": "simcoll.host/2"}',
         json.dumps({"schema": "simcoll.host/1", "host": "a", "kernel_read": True, "oom_kills": 0, "kernel": [7]}),
+        json.dumps(
+            {"schema": "simcoll.host/1", "host": "a", "kernel_read": True, "oom_kills": 0, "kernel": [], "lost": [{}]}
+        ),
         "[" * 100_000,
     ],
 )

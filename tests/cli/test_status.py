@@ -15,7 +15,7 @@ from simcoll.cli.top import chosen
 from simcoll.live.document import job_document, job_schema
 from simcoll.live.screen import FILTERS, ORDERS, ScreenState, ranks_shown
 from simcoll.live.watch import JobWatch
-from tests.support.jobs import write_job, write_job_that_waits
+from tests.support.jobs import write_job, write_job_that_waits, write_job_that_was_ended
 
 
 @pytest.fixture
@@ -103,6 +103,20 @@ def test_a_plain_picture_is_ascii(standing, capsys):
 def test_looks_are_printed_until_the_job_has_ended(folder, capsys):
     assert main(["top", "--json", "--interval", "0.1", str(folder)]) == 0
     assert [json.loads(line)["motion"] for line in capsys.readouterr().out.splitlines()] == ["ended"]
+
+
+@pytest.mark.parametrize("kind", ["wrong", "stalled"])
+def test_the_last_of_several_looks_has_the_findings(tmp_path, kind, capsys, monkeypatch):
+    """Judging goes on beside the looks: the end of a job does not overtake it."""
+    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: False)
+    monkeypatch.setattr("simcoll.cli.top._SETTLE_SECONDS", 0.0)
+    if kind == "wrong":
+        write_job(tmp_path / "job", wrong=[1])
+    else:
+        write_job_that_was_ended(tmp_path / "job")
+    assert main(["top", "--json", "--interval", "0.1", str(tmp_path / "job")]) == 3
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [one["code"] for one in last["findings"]] == ["SC104" if kind == "wrong" else "SC201"]
 
 
 def test_an_interval_of_nothing_is_refused(folder, capsys):

@@ -13,19 +13,19 @@ from simcoll.launch.host_watch import HostWatch
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
 
 
-def log(path: Path, *ages: float) -> Path:
+def log(path: Path, number: int, age: float = 0.0) -> Path:
     """One file with a record that is so many seconds old; a read of /dev/kmsg gives one record, of a file all."""
-    microseconds = [(time.monotonic_ns() - int(age * 1e9)) // 1000 for age in ages]
-    path.write_text("".join(f"3,{number},{us},-;{XID}\n" for number, us in enumerate(microseconds)))
+    path.write_text(f"3,{number},{(time.monotonic_ns() - int(age * 1e9)) // 1000},-;{XID}\n")
     return path
 
 
-def group(folder: Path, kills: int, *, v1: bool) -> tuple[Path, Path]:
+def group(folder: Path, kills: int, *, v1: bool, hits: int = 0) -> tuple[Path, Path]:
     """A tree of cgroups, and the file that says which one is this process's."""
     place = folder / "memory" / "job" if v1 else folder / "job"
     place.mkdir(parents=True, exist_ok=True)
     name = "memory.oom_control" if v1 else "memory.events"
-    (place / name).write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+    counts = f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n" if v1 else f"oom {hits}\noom_kill {kills}\n"
+    (place / name).write_text(counts)
     (folder / "own").write_text("9:name=systemd:/\n4:memory:/job\n0::/\n" if v1 else "0::/job\n")
     return folder, folder / "own"
 
@@ -36,15 +36,35 @@ def test_kills_since_the_watch_began_count(v1: bool, tmp_path: Path) -> None:
     watch = HostWatch(tmp_path / "none", cgroups, own)
     assert watch.facts().oom_kills == 0
     group(tmp_path, 5, v1=v1)
-    assert watch.facts().oom_kills == 2
+    assert (watch.facts().oom_kills, watch.facts().limit_hits) == (2, None if v1 else 0)
+    group(tmp_path, 5, v1=v1, hits=4)
+    assert watch.facts().limit_hits == (None if v1 else 4)
 
 
-def test_lines_since_the_watch_began_count(tmp_path: Path) -> None:
-    watch = HostWatch(log(tmp_path / "kmsg", 0.0), tmp_path, tmp_path / "none")
-    facts = watch.facts()
-    assert [event.number for event in facts.kernel] == [79]
-    assert abs(facts.kernel[0].time_ns - time.time_ns()) < 5 * 10**9
-    assert HostWatch(log(tmp_path / "kmsg", 60.0), tmp_path, tmp_path / "none").facts().kernel == ()
+@pytest.mark.parametrize("age", [0.0, 3600.0, -3600.0])
+def test_lines_since_the_watch_began_count(age: float, tmp_path: Path) -> None:
+    """Their numbers tell: the kernel's clock drifts."""
+    begun = time.time_ns()
+    watch = HostWatch(log(tmp_path / "kmsg", 41), tmp_path, tmp_path / "none")
+    assert (watch.facts().kernel, watch.facts().kernel_read) == ((), True)
+    log(tmp_path / "kmsg", 42, age)
+    [event] = watch.facts().kernel
+    assert event.number == 79
+    assert begun <= event.time_ns <= time.time_ns()
+
+
+def test_a_log_that_was_empty(tmp_path: Path) -> None:
+    (tmp_path / "kmsg").touch()
+    watch = HostWatch(tmp_path / "kmsg", tmp_path, tmp_path / "none")
+    log(tmp_path / "kmsg", 0)
+    assert len(watch.facts().kernel) == 1
+
+
+def test_a_log_that_could_not_be_read_at_first_tells_nothing(tmp_path: Path) -> None:
+    """It is not known which of its records are the job's."""
+    watch = HostWatch(tmp_path / "kmsg", tmp_path, tmp_path / "none")
+    log(tmp_path / "kmsg", 7)
+    assert (watch.facts().kernel, watch.facts().kernel_read) == ((), False)
 
 
 def test_what_may_not_be_read_is_not_known(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from simcoll.launch.restarts import RestartByCause
 from simcoll.verifier.findings.causes import Advice, Cause, Evidence, Restart, Strength, Suspicion
+from tests.support.jobs import write_job
 
 HERE = socket.gethostname()
 
@@ -59,3 +60,16 @@ def test_records_that_cannot_be_judged_forbid_nothing(tmp_path: Path, monkeypatc
 
 def test_an_empty_folder_gives_no_advice(tmp_path: Path) -> None:
     assert not RestartByCause(tmp_path, print).forbids()
+
+
+@pytest.mark.parametrize(("world", "told"), [(4, ""), (8, "; judged by the records of ranks 0-3 of 8 alone")])
+def test_what_was_judged_is_said_where_it_is_not_all(world: int, told: str, tmp_path: Path) -> None:
+    """Nodes that share no folder keep their records to themselves until the job ends."""
+    said: list[str] = []
+    restarts = RestartByCause(tmp_path / "job", said.append)
+    write_job(tmp_path / "job", wrong=[2])
+    account = tmp_path / "job" / "launch.json"
+    account.write_text(account.read_text().replace('"world_size": 4', f'"world_size": {world}'))
+    assert restarts.forbids()
+    [line] = said
+    assert line.endswith(f"){told}")

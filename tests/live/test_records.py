@@ -41,3 +41,14 @@ def test_a_pause_is_between_two_calls_of_one_rank():
     records = records_of(steps([10, 40], [20, 50]), steps([9000, 9010], [9005, 9015]))
     assert records.longest_pause() == pytest.approx(0.030)
     assert records.changed_ns() == 9015 * MS
+
+
+def test_recent_are_the_last_seconds_of_each_rank_and_a_few_records_at_least():
+    quick, slow = range(0, 20_000, 50), range(0, 400_000, 4000)
+    records = records_of(steps(quick, quick), steps(slow, slow), [], steps([1], [2]))
+    recent = records.recent()
+    assert np.diff(recent.bounds).tolist() == [101, 64, 0, 1]
+    assert recent.slots["scheduled_ns"][[0, 101]].tolist() == [14_950 * MS, (100 - 64) * 4000 * MS]
+    assert recent.rank.tolist() == np.repeat([0, 1, 2, 3], [101, 64, 0, 1]).tolist()
+    few = records_of(steps(quick[:64], quick[:64]))
+    assert few.recent() is few

@@ -1,6 +1,7 @@
 """A span for each collective in which a job stands, by the SDK's own exporter."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -8,8 +9,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from simcoll.blackbox import BlackBoxWriter
 from simcoll.live.now import Motion
-from simcoll.live.spans import MOST_SPANS, StandingSpans
+from simcoll.live.spans import MOST_SPANS, StandingSpans, StepSpans
 from simcoll.live.watch import JobWatch
 from tests.support.jobs import write_job_that_waits
 
@@ -90,3 +92,37 @@ def test_thousands_of_groups_make_few_spans(exporter, spans, standing):
     spans.take(replace(standing, groups=views))
     spans.close()
     assert len(exporter.get_finished_spans()) == MOST_SPANS
+
+
+def test_a_step_that_ends_while_one_looks_is_a_span(tmp_path, exporter):
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    spans = StepSpans(provider.get_tracer("simcoll"))
+    box = BlackBoxWriter(tmp_path / "rank00000.simcoll", rank=0, world_size=1, mode="record", records=16)
+    watch = JobWatch(tmp_path)
+    spans.take(watch.look())
+    for ended in (2, 2, 300):
+        for _ in range(ended):
+            box.step()
+        spans.take(watch.look())
+        spans.take(watch.look())
+    found = exporter.get_finished_spans()
+    numbers = [span.attributes["simcoll.step"] for span in found]
+    assert numbers == [*range(2, 256), *range(256, 305, 2)]  # the first has no begin
+    assert [span.attributes["simcoll.steps"] for span in found[-26:]] == [1, 1, *[2] * 24]
+    assert all(one.end_time == other.start_time for one, other in pairwise(found))
+    assert found[0].name == "step"
+
+
+def test_steps_before_the_first_look_have_no_span(tmp_path, exporter):
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    spans = StepSpans(provider.get_tracer("simcoll"))
+    box = BlackBoxWriter(tmp_path / "rank00000.simcoll", rank=0, world_size=1, mode="record", records=16)
+    for _ in range(5):
+        box.step()
+    watch = JobWatch(tmp_path)
+    spans.take(watch.look())
+    box.step()
+    spans.take(watch.look())
+    assert [span.attributes["simcoll.step"] for span in exporter.get_finished_spans()] == [6]

@@ -7,9 +7,13 @@ import time
 
 import pytest
 
+from simcoll.blackbox.accounts import write_stall
+from simcoll.core.record import UNKNOWN_SOURCE
+from simcoll.core.trace import Stall
 from simcoll.live.now import Doing, Motion
 from simcoll.live.watch import JobWatch, has_errors
-from tests.support.jobs import write_job, write_job_that_waits
+from simcoll.verifier.findings.finding import Severity
+from tests.support.jobs import write_job, write_job_that_waits, write_job_that_was_ended
 
 PROGRAM = """
 import os, signal, sys, time, torch, torch.distributed as dist
@@ -87,7 +91,7 @@ def test_a_job_that_hangs_stands_and_says_for_whom(job):
     (group,) = seen.groups
     assert (group.finished, group.came, group.absent) == (82, (0, 2), (1,))
     assert "rank 1" in seen.why
-    assert seen.still_seconds >= 2
+    assert seen.still_seconds >= 1
 
 
 def test_a_killed_rank_is_the_cause(job):
@@ -130,6 +134,32 @@ def test_processes_that_are_gone_are_said_to_be(tmp_path, monkeypatch):
     assert "is gone" in seen.why
 
 
+def test_a_job_that_was_ended_for_a_stall_keeps_its_finding(tmp_path, monkeypatch):
+    """As in the report: that its ranks were then stopped is no end that is well."""
+    write_job_that_was_ended(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: False)
+    seen = JobWatch(tmp_path / "job").look()
+    assert [(one.code, one.severity, one.culprits) for one in seen.findings] == [("SC201", Severity.ERROR, (3,))]
+    assert seen.motion is Motion.ENDED
+    assert seen.why.endswith("(SC201)")
+
+
+def test_the_stall_of_an_earlier_run_is_not_this_ones(tmp_path):
+    write_job(tmp_path / "job")
+    write_stall(tmp_path / "job" / "stall.json", Stall(1, 2, {3: UNKNOWN_SOURCE}, blocked=frozenset({0, 1, 2})))
+    assert not JobWatch(tmp_path / "job").look().findings
+
+
+def test_a_rank_for_which_others_wait_a_moment_is_not_missing(tmp_path, monkeypatch):
+    write_job_that_waits(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
+    monkeypatch.setattr("simcoll.live.watch._STILL_SECONDS", 0.0)
+    seen = JobWatch(tmp_path / "job", 1000.0).look()
+    assert (seen.motion, seen.findings) == (Motion.MOVING, ())
+    seen = JobWatch(tmp_path / "job", 0.0).look()
+    assert [(seen.motion, [one.code for one in seen.findings])] == [(Motion.STANDING, ["SC201"])]
+
+
 def test_a_folder_without_records_is_no_job_yet(tmp_path):
     assert JobWatch(tmp_path).look() is None
     write_job(tmp_path / "job")
@@ -142,4 +172,5 @@ def test_a_file_that_cannot_be_read_leaves_the_others(tmp_path):
     (tmp_path / "job" / "rank00001.simcoll").write_bytes(b"torn")
     seen = JobWatch(tmp_path / "job").look()
     assert [one.rank for one in seen.ranks] == [0, 2, 3]
-    assert seen.world_size == 4
+    assert (seen.world_size, seen.unseen) == (4, (1,))
+    assert seen.why.endswith("; there is no record of rank 1 in this folder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -121,6 +122,14 @@ def write_job_that_waits(folder: Path) -> None:
             box.mark(ticket, AWAITED)
             if number == 0:
                 box.advance(ticket)
+
+
+def write_job_that_was_ended(folder: Path) -> None:
+    """The same job after its monitor has ended it."""
+    write_job_that_waits(folder)
+    now = time.time_ns()
+    seen = Stall(now - 5 * 10**9, now, {3: LINES[0]}, blocked=frozenset({0, 1, 2}), busy=frozenset({3}))
+    write_stall(folder / "stall.json", seen)
 
 
 def dump_of(rank: int) -> dict[str, object]:

@@ -36,13 +36,34 @@ class KernelEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class LostNode:
+    """A node that this host's launcher had talked to and then lost while the job ran.
+
+    ``host`` and ``ranks`` as far as they are known. ``closed``: the system of that node closed the connection, so that
+    it ran when the launcher's process there ended; otherwise nothing came any more for ``seconds``.
+    """
+
+    number: int
+    host: str = ""
+    ranks: tuple[int, ...] = ()
+    seconds: float = 0.0
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What one host knows. ``oom_kills`` counts kills in the job's memory cgroup since it began; None: not known."""
+    """What one host knows.
+
+    ``oom_kills`` counts processes of the job's memory cgroup that were killed for want of memory since it began,
+    ``limit_hits`` how often the limit of that cgroup was why; None: not known. ``lost`` are nodes that share no folder.
+    """
 
     host: str
     kernel: tuple[KernelEvent, ...] = ()
     kernel_read: bool = False
     oom_kills: int | None = None
+    limit_hits: int | None = None
+    lost: tuple[LostNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from simcoll.core.process import signal_name
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import text
 from simcoll.verifier.causes.exceptions import told
-from simcoll.verifier.causes.facts import HostFacts, JobFacts, KernelEvent, KernelEventKind
+from simcoll.verifier.causes.facts import HostFacts, JobFacts, KernelEvent, KernelEventKind, LostNode
 from simcoll.verifier.causes.xids import XIDS, XidClass
 from simcoll.verifier.findings.causes import Cause, Evidence, Restart, Strength, Suspicion
 from simcoll.verifier.findings.finding import Finding, Severity
@@ -218,8 +218,9 @@ _NVLINK: Final = 74
 
 def _killed_for_memory(at: Situation) -> list[Suspicion]:
     """The kernel ended a rank (SIGKILL, also exit code 137), or a worker of its DataLoader, because memory had run out,
-    as its log or the count of kills in the memory cgroup shows. The limit of a cgroup was reached: program, strong,
-    restart no. The host had no memory left, whoever used it: machine, weak.
+    as its log or the count of kills in the memory cgroup shows. The limit of a cgroup was reached, by the kernel's log
+    or the cgroup's own count: program, strong, restart no. The host had no memory left, whoever used it: machine, weak.
+    Where it is not known which of the two it was: program, weak.
     """
     found = []
     for failure in (*_by_signal(at, signal.SIGKILL), *(one for one in at.own.values() if _WORKER.search(one.message))):
@@ -233,8 +234,7 @@ def _killed_for_memory(at: Situation) -> list[Suspicion]:
             )
         if not evidence:
             continue
-        limited = bool(host.oom_kills) or any(one.limited for one in mine)
-        about = (Cause.PROGRAM, Strength.STRONG, Restart.NO) if limited and not _whole_host(mine) else _NO_ROOM
+        about = _NO_ROOM if _whole_host(mine) else _OWN_LIMIT if _limited(host, mine) else _SOME_LIMIT
         found.append(_by(at, "killed for memory", *about, [*evidence, _ended(at, failure)], [failure.rank]))
     return found[:1]
 
@@ -244,10 +244,17 @@ _WORKER = re.compile(r"DataLoader worker \(pid.{1,80} (?:is killed by signal: Ki
 torch/csrc/DataLoader.cpp)."""
 
 _NO_ROOM: Final = (Cause.MACHINE, Strength.WEAK, Restart.UNKNOWN)
+_OWN_LIMIT: Final = (Cause.PROGRAM, Strength.STRONG, Restart.NO)
+_SOME_LIMIT: Final = (Cause.PROGRAM, Strength.WEAK, Restart.UNKNOWN)
+"""A cgroup also counts kills of its processes for which the host as a whole had no memory left."""
 
 
 def _whole_host(kills: Sequence[KernelEvent]) -> bool:
     return any(not one.limited for one in kills)
+
+
+def _limited(host: HostFacts, kills: Sequence[KernelEvent]) -> bool:
+    return bool(host.limit_hits) or any(one.limited for one in kills)
 
 
 def _near(event: KernelEvent, failure: Failure) -> bool:
@@ -407,6 +414,43 @@ def _ras_text(host: str, pid: int, *, dead: bool) -> str:
     return f"process {pid} on {host} is {'considered dead' if dead else 'unresponsive'}"
 
 
+def _lost_nodes(at: Situation) -> list[Suspicion]:
+    """Nodes that share no folder lost each other while the job ran, and the ranks of the lost node are missing (SC201),
+    or ranks failed because they lost others, and none by itself. Nothing came from the node any more: network, weak, as
+    a machine without power is silent too. Its system closed the connection to its launcher, which so had ended while
+    the machine ran: machine, weak.
+    """
+    lost = [(host.host, one) for host in at.facts.by_host for one in host.lost]
+    if not lost or at.first is None:
+        return []
+    away = {rank for _, one in lost for rank in one.ranks}
+    missing = at.first.code == MISSING_RANK.code and bool(at.suspects) and away.issuperset(at.suspects)
+    natures = {one.nature for one in at.job.failures.values()}
+    parted = at.first.code == RANK_FAILED.code and Nature.OWN not in natures
+    if not missing and not (parted and natures & {Nature.CONNECTION, Nature.MISSING}):
+        return []
+    machine = all(one.closed for _, one in lost)
+    evidence = [Evidence(f"launcher on {witness}", _lost_text(one)) for witness, one in lost[:_MOST]]
+    return [
+        Suspicion(
+            "lost node",
+            Cause.MACHINE if machine else Cause.NETWORK,
+            Strength.WEAK,
+            Restart.UNKNOWN,
+            (*evidence, *_seen(at)),
+            tuple(sorted(away)),
+            tuple(sorted({one.host for _, one in lost if one.host})) if machine else (),
+        )
+    ]
+
+
+def _lost_text(one: LostNode) -> str:
+    name = f"node {one.number}" + (f" ({one.host})" if one.host else "")
+    if one.closed:
+        return f"{name} closed its connection before the job ended, and did not come back"
+    return f"nothing came from {name} any more for {one.seconds:.0f} s"
+
+
 def _lost_connections(at: Situation) -> list[Suspicion]:
     """Ranks failed because they lost a connection, and none failed by itself. Where the ends of all ranks are known and
     they ran on several hosts: network, strong, restart yes; otherwise network, weak.
@@ -493,6 +537,7 @@ RULE_LIST: Final = (
     CauseRule("stopped process", _stopped),
     CauseRule("other hardware fault", _other_hardware, beside=True),
     CauseRule("missing in RAS", _ras, beside=True),
+    CauseRule("lost node", _lost_nodes),
     CauseRule("lost connections", _lost_connections),
     CauseRule("exception before the call", _skipped_after_exception),
     CauseRule("calls left out", _other_calls),

@@ -11,6 +11,7 @@ from simcoll.core.trace import Stall
 from simcoll.launch.nodes.head import Head, Others
 from simcoll.launch.nodes.meeting import Door, Meeting, as_variable, mark_of, opened, read_meeting, removed
 from simcoll.launch.nodes.member import Answer, Member, OwnNode
+from simcoll.verifier.causes.facts import LostNode
 
 
 class Exchange:
@@ -79,6 +80,11 @@ class Exchange:
 
     # What the command asks when its ranks have ended.
 
+    @property
+    def apart(self) -> bool:
+        """True for a node whose folder has its own ranks' records alone: node 0 has another one."""
+        return isinstance(self._role, Member)
+
     def hand_over(self) -> Answer | None:
         """On another node than node 0: hand it this node's records; what its report says, None where it is not told."""
         self._meet()  # the job may have ended before the monitor has looked
@@ -96,6 +102,10 @@ class Exchange:
         """At node 0: wait for the others' records, put them beside the own; what is to be said of those that lack."""
         self._meet()
         return self._role.finish(look, seconds, known) if isinstance(self._role, Head) else []
+
+    def lost(self) -> tuple[LostNode, ...]:
+        """The nodes that this one talked to and lost: evidence of who should act."""
+        return () if self._role is None else self._role.lost()
 
     def launches(self) -> list[LaunchAccount]:
         """At node 0 the accounts of the others, as last heard."""

@@ -1,6 +1,7 @@
 """The part of node 0: it asks the other nodes about their ranks, takes their records, and tells them when to end.
 
 Each node that connects has a thread here, which asks one thing after the other; what it learned is read under one lock.
+With 200 nodes the threads take a twentieth of a core (``make bench-nodes``).
 """
 
 from __future__ import annotations
@@ -21,12 +22,10 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import MOST_FILES, Listed, Staging
 from simcoll.launch.nodes.summary import Summary
-from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, Link, WireError
+from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, ClosedError, Link, WireError, lost_seconds
+from simcoll.verifier.causes.facts import LostNode
 
 SUMMARY_SECONDS: Final = 1.0
-LOST_SECONDS: Final = 10.0
-"""A node that has not been heard of for so long is lost: it costs its own records."""
-
 _LOOK_SECONDS: Final = 0.25
 _MEET_SECONDS: Final = 5.0
 """After the end of its own ranks node 0 waits so long for a node that it has never heard of."""
@@ -67,13 +66,14 @@ class Node:
     kept: bool = False
     told_end: bool = False
     told_verdict: bool = False
+    closed: bool = False
     problem: str = ""
     files: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def here(self) -> bool:
         """True while it answers."""
-        return self.link is not None and time.monotonic() - self.heard < LOST_SECONDS
+        return self.link is not None and time.monotonic() - self.heard < lost_seconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,9 @@ class Head:
         self._folder = account.parent
         self._drafts = drafts
         self._nodes = {number: Node(number, Staging(drafts, number)) for number in range(1, nodes)}
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        # Two conditions: what nodes said wakes one thread, not those of hundreds of other nodes.
+        self._changed, self._asked = threading.Condition(lock), threading.Condition(lock)
         self._moves = 0
         self._round = 0
         self._end = False
@@ -125,7 +127,7 @@ class Head:
         with self._changed:
             if not self._round:
                 self._round = 1 + max(node.round for node in self._nodes.values())
-                self._changed.notify_all()
+                self._asked.notify_all()
             if any(node.here and node.round < self._round for node in self._nodes.values()):
                 return None
             known = [node for node in self._nodes.values() if node.taken]
@@ -155,7 +157,7 @@ class Head:
         """Have all nodes end the job, which stands; waits a moment until they know."""
         with self._changed:
             self._end = True
-            self._changed.notify_all()
+            self._asked.notify_all()
             self._changed.wait_for(lambda: all(one.told_end for one in self._nodes.values() if one.here), _TELL_SECONDS)
 
     # What the command asks when its own ranks have ended.
@@ -193,7 +195,7 @@ class Head:
     def _is_lost(node: Node, waited: float) -> bool:
         if not node.heard:
             return waited > _MEET_SECONDS
-        return not node.here and waited > LOST_SECONDS
+        return not node.here and waited > lost_seconds()
 
     def _adopted(self, node: Node, limit: float) -> str:
         """Move a node's records to the folder; what is to be said of one whose last records did not come.
@@ -224,11 +226,20 @@ class Head:
         """The accounts of the other nodes, as last heard."""
         return [node.launch for node in self._nodes.values() if node.launch.ranks]
 
+    def lost(self) -> tuple[LostNode, ...]:
+        """The nodes that were heard of and are gone, before they had handed over their last records."""
+        now = time.monotonic()
+        gone = [node for node in self._nodes.values() if node.heard and not node.kept and not node.here]
+        return tuple(
+            LostNode(one.number, one.host, tuple(rank.rank for rank in one.launch.ranks), now - one.heard, one.closed)
+            for one in gone
+        )
+
     def conclude(self, code: int, place: str) -> None:
         """Tell the nodes that answer what the report says, and where it is."""
         with self._changed:
             self._verdict = code, place
-            self._changed.notify_all()
+            self._asked.notify_all()
             self._changed.wait_for(
                 lambda: all(one.told_verdict for one in self._nodes.values() if one.here), _TELL_SECONDS
             )
@@ -237,7 +248,7 @@ class Head:
         """Listen no more, though the door stays open, and remove what was not adopted."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
+            self._asked.notify_all()
         self._listener.join()
         # A take that is under way would make the folder again.
         with self._changed:
@@ -283,8 +294,9 @@ class Head:
                     return
                 self._greet(node, link, printable(said.text("host")))
                 self._attend(node, link)
-            except (WireError, OSError, ValueError, KeyError):
-                pass
+            except (WireError, OSError, ValueError, KeyError) as error:
+                if node is not None and node.link is link:
+                    self._note(node, closed=isinstance(error, ClosedError))
             finally:
                 with self._changed:
                     self._talks.pop(threading.current_thread(), None)
@@ -297,7 +309,7 @@ class Head:
             if node.link is not None:
                 # The node has given up its old connection, whose thread still waits for an answer.
                 _cut(node.link.connection)
-            node.link, node.host, node.heard = link, host, time.monotonic()
+            node.link, node.host, node.heard, node.closed = link, host, time.monotonic(), False
 
     def _attend(self, node: Node, link: Link) -> None:
         while node.link is link and not self._closed:
@@ -314,8 +326,8 @@ class Head:
                 link.ask({"do": "verdict", "code": code, "place": place})
                 self._note(node, told_verdict=True)
                 return
-            with self._changed:
-                self._changed.wait_for(lambda: self._asks(node), SUMMARY_SECONDS)
+            with self._asked:
+                self._asked.wait_for(lambda: self._asks(node), SUMMARY_SECONDS)
 
     def _asks(self, node: Node) -> bool:
         """True if there is something to ask before the next summary."""

@@ -17,15 +17,13 @@ from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import FileKey, chunk_of, listed, own_files
 from simcoll.launch.nodes.meeting import Meeting
 from simcoll.launch.nodes.summary import Places, Summary
-from simcoll.launch.nodes.wire import MOST_WORDS, Link, Message, WireError, Words, deflated
-
-SILENT_SECONDS: Final = 10.0
-"""Node 0 asks each second. Where it has not for so long, the connection is made anew."""
+from simcoll.launch.nodes.wire import MOST_WORDS, ClosedError, Link, Message, WireError, Words, deflated, lost_seconds
+from simcoll.verifier.causes.facts import LostNode
 
 _CONNECT_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = (0.2, 2.0)
-_LOST_SECONDS: Final = 30.0
-"""At the end of its job a node waits so long for a node 0 that it has lost, and keeps its records to itself then."""
+_PATIENCE: Final = 3
+"""At the end of its job a node waits so many times longer for a node 0 that it has lost, and then keeps its records."""
 
 _NEVER_SECONDS: Final = 5.0
 """The same for a node 0 that it has never reached."""
@@ -74,6 +72,7 @@ class Member:
         self._kept_at: float | None = None
         self._heard = 0.0
         self._linked = False
+        self._closed_by_head = False
         self._closed = threading.Event()
         self._told = threading.Event()
         self._thread = threading.Thread(target=self._run, name="simcoll nodes", daemon=True)
@@ -82,19 +81,25 @@ class Member:
     @property
     def led(self) -> bool:
         """True while node 0 judges this node's ranks with its own."""
-        return self._linked and time.monotonic() - self._heard < SILENT_SECONDS
+        return self._linked and time.monotonic() - self._heard < lost_seconds()
 
     @property
     def kept(self) -> bool:
         """True if node 0 has this node's records."""
         return self._kept_at is not None
 
+    def lost(self) -> tuple[LostNode, ...]:
+        """Node 0, where it was heard of and is gone without this node's records."""
+        if self.kept or not self._heard:
+            return ()
+        return (LostNode(0, seconds=time.monotonic() - self._heard, closed=self._closed_by_head),)
+
     def finish(self) -> Answer | None:
         """Hand over the records of a job that has ended; what node 0 makes of all, None where it does not say."""
         self._own.final = True
         begun = time.monotonic()
         while not self._told.wait(0.1):
-            now, patience = time.monotonic(), _LOST_SECONDS if self._heard else _NEVER_SECONDS
+            now, patience = time.monotonic(), _PATIENCE * lost_seconds() if self._heard else _NEVER_SECONDS
             left = self._kept_at is not None and not self._concluding and now - self._kept_at > _VERDICT_SECONDS
             if left or now - max(begun, self._heard) > patience or now - begun > _MOST_SECONDS:
                 break
@@ -110,7 +115,8 @@ class Member:
         while not self._closed.is_set():
             try:
                 self._attend()
-            except (WireError, OSError):
+            except (WireError, OSError) as error:
+                self._closed_by_head = isinstance(error, (ClosedError, ConnectionRefusedError))
                 self._linked = False
             if self._told.is_set() or self._closed.wait(pause):
                 return
@@ -124,7 +130,7 @@ class Member:
             link = Link.made(connection, bytes.fromhex(meeting.door.secret))
             self._sent = b""
             while not self._closed.is_set():
-                asked = link.receive(SILENT_SECONDS)
+                asked = link.receive(lost_seconds())
                 self._heard, self._linked = time.monotonic(), True
                 link.send(*self._answer_to(asked))
                 if self._answer is not None:

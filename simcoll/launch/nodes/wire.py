@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import struct
 import time
@@ -18,6 +19,10 @@ from socket import socket
 from typing import Final, TypeAlias
 
 Words: TypeAlias = dict[str, object]
+
+
+LOST_VARIABLE: Final = "SIMCOLL_NODE_LOST_SECONDS"
+_LOST_SECONDS: Final = 10.0
 
 CHUNK: Final = 1 << 20
 """The most bytes of a file in one message."""
@@ -39,6 +44,10 @@ class WireError(Exception):
     """The peer is gone, does not answer, or said something that is not of this protocol."""
 
 
+class ClosedError(WireError):
+    """The peer's system has closed the connection, so that it runs; a machine that is off says nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message."""
@@ -57,6 +66,14 @@ class Message:
     def inflated(self, most: int) -> bytes:
         """The body, which was compressed; raises :class:`WireError` where it is longer than ``most``."""
         return inflated(self.body, most)
+
+
+def lost_seconds() -> float:
+    """A node that has not been heard of for so long is lost, though node 0 asks each second; the user may say."""
+    try:
+        return max(float(os.environ[LOST_VARIABLE]), 0.1)
+    except (KeyError, ValueError):
+        return _LOST_SECONDS
 
 
 def whole(value: object) -> int:
@@ -161,8 +178,10 @@ class Link:
                 self.connection.settimeout(max(limit - time.monotonic(), 0.001))
                 piece = self.connection.recv(min(count - len(data), 1 << 16))
                 if not piece:
-                    raise WireError("the peer has closed the connection")
+                    raise ClosedError("the peer has closed the connection")
                 data += piece
+        except ConnectionResetError as error:
+            raise ClosedError(f"the peer has closed the connection: {error}") from error
         except OSError as error:
             raise WireError(f"the connection broke: {error}") from error
         return bytes(data)

@@ -21,6 +21,7 @@ import pytest
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.launch.nodes.head import SUMMARY_SECONDS
+from simcoll.launch.nodes.wire import LOST_VARIABLE
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
 pytest.importorskip("torch")
@@ -76,12 +77,19 @@ class Job:
 
 @contextlib.contextmanager
 def started(
-    hosts: list[str], folder: Path, body: str, *options: str, ranks: int = 1, outs: dict[int, Path] | None = None
+    hosts: list[str],
+    folder: Path,
+    body: str,
+    *options: str,
+    ranks: int = 1,
+    outs: dict[int, Path] | None = None,
+    lost: float = 10.0,
 ) -> Iterator[Job]:
     script = folder / "train.py"
     script.write_text(HEAD + textwrap.dedent(body))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SIMCOLL_")}
     environment |= {"GLOO_SOCKET_IFNAME": "scwire", "OMP_NUM_THREADS": "1", "HERE": str(folder)}
+    environment[LOST_VARIABLE] = str(lost)
     commands = []
     try:
         for node, host in enumerate(hosts):
@@ -130,7 +138,7 @@ def test_four_nodes_find_what_one_folder_shows(four_hosts: list[str], tmp_path: 
     found = {}
     for way in ("apart", "shared"):
         outs = dict.fromkeys(range(4), tmp_path / "one") if way == "shared" else None
-        with started(four_hosts, tmp_path, LATE, "--stall=4", outs=outs) as job:
+        with started(four_hosts, tmp_path, LATE, "--stall=3", outs=outs) as job:
             ends = job.ends()
         assert [code for code, _ in ends] == [3] * 4, ends
         report = json.loads((tmp_path / ("one" if outs else "out0") / "report.json").read_text())
@@ -165,7 +173,7 @@ while not os.path.exists(os.path.join(here, "go")):
 def test_a_node_that_is_killed_costs_its_own_records_only(two_hosts: list[str], tmp_path: Path) -> None:
     """It was in the call in which the other rank fails: that rank is not told to be late."""
     with started(
-        two_hosts, tmp_path, "if rank == 0:" + textwrap.indent(WAIT, "    ") + "\n" + ALL, "--mode=record"
+        two_hosts, tmp_path, "if rank == 0:" + textwrap.indent(WAIT, "    ") + "\n" + ALL, "--mode=record", lost=2.0
     ) as job:
         job.await_files("ready0")
         # Node 0 asks once a second: it has heard of the rank when its box has the call.
@@ -181,6 +189,8 @@ def test_a_node_that_is_killed_costs_its_own_records_only(two_hosts: list[str], 
     [note] = [note for note in report["notes"] if note.startswith("node 1 (")]
     assert ", rank 1) was lost, its records did not come" in note
     assert "rank 1 started all_reduce (collective 4 of group 0)" in note
+    advice = report["advice"]
+    assert (advice["rule"], advice["cause"], advice["ranks"]) == ("lost node", "machine", [1])
 
 
 @pytest.mark.parametrize(("mode", "codes"), [("record", ["SC701", "SC701"]), ("detail", ["SC201", "SC701"])])
@@ -188,11 +198,12 @@ def test_hosts_that_lose_each_other_report_on_their_own_ranks(
     two_hosts: list[str], tmp_path: Path, mode: str, codes: list[str]
 ) -> None:
     """In mode detail the rank that cannot reach the store either does not wait for its answer."""
-    body = "group = dist.new_group(timeout=timedelta(seconds=5))\ndist.all_reduce(torch.ones(4), group=group)\n"
+    body = "group = dist.new_group(timeout=timedelta(seconds=3))\ndist.all_reduce(torch.ones(4), group=group)\n"
     with started(
-        two_hosts, tmp_path, body + WAIT + "dist.all_reduce(torch.ones(4), group=group)", f"--mode={mode}"
+        two_hosts, tmp_path, body + WAIT + "dist.all_reduce(torch.ones(4), group=group)", f"--mode={mode}", lost=2.0
     ) as job:
         job.await_files("ready0", "ready1")
+        time.sleep(2 * SUMMARY_SECONDS)  # node 0 asks once a second: it has heard of the other one
         subprocess.run(["ip", "-n", two_hosts[1], "link", "set", "scwire", "down"], check=True)
         job.go("go")
         ends = job.ends()
@@ -201,9 +212,9 @@ def test_hosts_that_lose_each_other_report_on_their_own_ranks(
     assert [[one["code"] for one in job.report(host)["findings"]] for host in (0, 1)] == [[code] for code in codes], (
         ends
     )
-    assert mode == "detail" or [job.report(host)["advice"]["cause"] for host in (0, 1)] == ["network"] * 2
-    # It was lost, or the link went down before it was heard of.
-    assert any(note.startswith("node 1 ") for note in job.report()["notes"])
+    causes = [(one["rule"], one["cause"]) for host in (0, 1) if (one := job.report(host)["advice"])]
+    assert causes == [("lost node", "network")] * 2, ends
+    assert any(note.startswith("node 1 (") and "was lost" in note for note in job.report()["notes"])
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from simcoll.launch.nodes import member as member_module
 from simcoll.launch.nodes.head import Head
 from simcoll.launch.nodes.meeting import Door, Meeting
 from simcoll.launch.nodes.member import Member, OwnNode
-from simcoll.launch.nodes.wire import CHUNK, Link, Message, Words
+from simcoll.launch.nodes.wire import CHUNK, LOST_VARIABLE, Link, Message, Words
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ class Breaking:
 def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Head, int]]:
     """Node 0 of three, whose rank is 0, and its port."""
     monkeypatch.setattr(head_module, "SUMMARY_SECONDS", 0.02)
-    monkeypatch.setattr(head_module, "LOST_SECONDS", 0.5)
+    monkeypatch.setenv(LOST_VARIABLE, "0.5")
     monkeypatch.setattr(head_module, "_MEET_SECONDS", 0.5)
     monkeypatch.setattr(member_module, "_AGAIN_SECONDS", (0.01, 0.1))
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -98,7 +98,7 @@ def finished(head: Head, known: set[int]) -> list[str]:
 def test_records_come_whole_over_connections_that_break(
     head: tuple[Head, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_module, "LOST_SECONDS", 20.0)
+    monkeypatch.setenv(LOST_VARIABLE, "20")
     one, port = head
     way = Breaking(port, [40, 3000, 2 * CHUNK, CHUNK // 2])
     out = tmp_path / "out1"
@@ -256,6 +256,22 @@ def test_an_answer_that_fails_does_not_cost_the_node(tmp_path: Path, monkeypatch
             assert link.ask({"do": "chunk", "file": ["launch", 0, 0], "number": 1 << 62}) == Message({})
             assert link.ask({"do": "hello"}).words["node"] == 1
         member.close()
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_lost_node_was_silent_or_its_system_closed_the_connection(head: tuple[Head, int], closes: bool) -> None:
+    one, port = head
+    with socket.create_connection(("127.0.0.1", port)) as peer:
+        link = Link.made(peer, bytes.fromhex(SECRET))
+        assert link.receive().text("do") == "hello"
+        link.send({"node": 1, "host": "b"})
+        assert one.lost() == ()
+        link.receive()
+        if closes:
+            peer.shutdown(socket.SHUT_RDWR)
+        until(lambda: bool(one.lost()))
+        [lost] = one.lost()
+    assert (lost.number, lost.host, lost.closed) == (1, "b", closes)
 
 
 def test_strangers_are_not_listened_to(head: tuple[Head, int], tmp_path: Path) -> None:

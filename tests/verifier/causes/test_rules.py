@@ -15,7 +15,7 @@ from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.agreement.p2p_matching import Matching
 from simcoll.verifier.causes.advise import advise
-from simcoll.verifier.causes.facts import HostFacts, JobFacts, RasRank
+from simcoll.verifier.causes.facts import HostFacts, JobFacts, LostNode, RasRank
 from simcoll.verifier.causes.kernel_log import kernel_events
 from simcoll.verifier.causes.rules import RULE_LIST
 from simcoll.verifier.findings.causes import Advice, Cause, Restart, Strength
@@ -66,11 +66,17 @@ def outcome(ranks: int, codes: Mapping[int, int]) -> LaunchOutcome:
 
 
 def facts(
-    ranks: int = 4, lines: Sequence[str] = (), *, host: str = "node-1", kills: int | None = None, per_node: int = 2
+    ranks: int = 4,
+    lines: Sequence[str] = (),
+    *,
+    host: str = "node-1",
+    kills: int | None = None,
+    per_node: int = 2,
+    hits: int | None = None,
 ) -> JobFacts:
     """Two ranks a node; what one node's kernel said."""
     hosts = {rank: f"node-{rank // per_node}" for rank in range(ranks)}
-    known = HostFacts(host, tuple(kernel_events(lines)), kernel_read=True, oom_kills=kills)
+    known = HostFacts(host, tuple(kernel_events(lines)), kernel_read=True, oom_kills=kills, limit_hits=hits)
     return JobFacts(hosts, {rank: 1000 + rank for rank in range(ranks)}, (known,))
 
 
@@ -181,9 +187,15 @@ def test_a_kill_that_was_not_for_memory(code: int) -> None:
 
 
 def test_a_kill_in_the_memory_cgroup() -> None:
-    told = advice(codes={2: -signal.SIGKILL}, known=facts(kills=1))
+    told = advice(codes={2: -signal.SIGKILL}, known=facts(kills=1, hits=1))
     assert believed(told) == ("killed for memory", Cause.PROGRAM, *STRONG_NO)
     assert told.believed.evidence[0].source == "memory cgroup of node-1"
+
+
+@pytest.mark.parametrize("hits", [None, 0])
+def test_a_kill_in_the_memory_cgroup_for_which_the_host_may_have_had_no_memory(hits: int | None) -> None:
+    told = advice(codes={2: -signal.SIGKILL}, known=facts(kills=1, hits=hits))
+    assert believed(told) == ("killed for memory", Cause.PROGRAM, *WEAK)
 
 
 def test_a_kill_in_the_kernels_log_by_its_process() -> None:
@@ -196,8 +208,24 @@ def test_a_kill_in_the_kernels_log_by_its_process() -> None:
 @pytest.mark.parametrize("end", ["is killed by signal: Killed. ", "exited unexpectedly"])
 def test_a_worker_of_a_data_loader_that_is_killed(end: str) -> None:
     raised = {2: ("RuntimeError", f"DataLoader worker (pid(s) 811, 812) {end}")}
-    assert believed(advice(raised, known=facts(kills=1))) == ("killed for memory", Cause.PROGRAM, *STRONG_NO)
+    assert believed(advice(raised, known=facts(kills=1))) == ("killed for memory", Cause.PROGRAM, *WEAK)
     assert believed(advice(raised, known=facts(kills=0))) == ("failed alone", Cause.RANK, *WEAK)
+
+
+RESET = ("RuntimeError", "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.99.0.2]:4242")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_node_that_was_lost(closed: bool) -> None:
+    """Its silence may be the network's; a connection that its system closed came over the network."""
+    known = facts()
+    lost = HostFacts("node-0", lost=(LostNode(1, "node-1", (2, 3), 11.0, closed=closed),))
+    told = advice({0: RESET, 1: RESET}, known=replace(known, by_host=(lost,)), failed=(0, 1))
+    assert believed(told) == ("lost node", Cause.MACHINE if closed else Cause.NETWORK, *WEAK)
+    assert (told.believed.ranks, told.believed.hosts) == ((2, 3), ("node-1",) if closed else ())
+    assert told.believed.evidence[0].source == "launcher on node-0"
+    own = advice({0: ("ValueError", "x"), 1: RESET}, known=replace(known, by_host=(lost,)), failed=(0, 1))
+    assert believed(own)[0] == "failed alone"
 
 
 def test_a_host_without_memory() -> None:
