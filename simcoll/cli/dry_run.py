@@ -200,7 +200,9 @@ class Forecast:
         seconds = (self._clock() - self._begin) / done * (total - done)
         if not self._is_said and seconds > _LONG_SECONDS:
             self._is_said = True
-            self._say(f"{total - done} more ranks take about {math.ceil(seconds / 60)} minutes; {'; '.join(self._shorter())}")
+            self._say(
+                f"{total - done} more ranks take about {math.ceil(seconds / 60)} minutes; {'; '.join(self._shorter())}"
+            )
 
     def _shorter(self) -> Iterator[str]:
         if self._dry_run.steps is None:

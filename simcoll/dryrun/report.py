@@ -19,6 +19,9 @@ from simcoll.dryrun.records import comparable, sized_differently, tainted_reads
 from simcoll.dryrun.verdict import DryRunVerdict, verdict
 from simcoll.verifier.findings.finding import DRY_RUN, Coverage, Report
 
+NO_RECORD = "left no record"
+"""What is said of ranks that never created a group."""
+
 _BEYOND = ": nothing is known beyond that"
 _OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
@@ -59,7 +62,7 @@ def _coverage(judged: JudgedDryRun) -> Coverage:
     ends = judged.endings
     short = [
         *((ends.ranks(how), text) for how, text in _CUT_SHORT.items()),
-        (_without_record(judged), "left no record"),
+        (_without_record(judged), NO_RECORD),
     ]
     cut = {rank for ranks, _ in short for rank in ranks}
     gaps = [f"{ranks_text(ranks)} {text}" for ranks, text in short if ranks]

@@ -8,7 +8,9 @@ from simcoll.dryrun.rank.settings import DryRun
 
 def said(seconds_each, total=64, **settings):
     """What is said in a dry run whose ranks take so many seconds each."""
-    lines, passed, now = [], [], [0.0]
+    lines: list[str] = []
+    passed: list[tuple[int, int]] = []
+    now = [0.0]
     dry_run = DryRun(Path("train.py"), [], total, 8, Path(), **settings)
     forecast = Forecast(dry_run, lines.append, lambda *progress: passed.append(progress), lambda: now[0])
     for done in range(1, total + 1):

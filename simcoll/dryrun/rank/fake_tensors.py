@@ -122,7 +122,10 @@ class FakeTensors:
             result = operator(*args, **kwargs)
         if operator._opname not in _COMPLETED:
             return result  # torch waits for this very tensor
-        return pytree.tree_map_only(torch.Tensor, lambda one: one if _is_real(one) else self.without_memory(one), result)
+        return pytree.tree_map_only(torch.Tensor, self._received, result)
+
+    def _received(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if _is_real(tensor) else self.without_memory(tensor)
 
     def _with_fakes(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
