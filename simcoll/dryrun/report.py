@@ -22,6 +22,8 @@ from simcoll.verifier.findings.finding import DRY_RUN, Coverage, Report
 NO_RECORD = "left no record"
 """What is said of ranks that never created a group."""
 
+_COMMANDS = "if the script starts its ranks as commands (subprocess, torchrun), give the script that those run"
+
 _BEYOND = ": nothing is known beyond that"
 _OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
@@ -86,7 +88,7 @@ def _notes(judged: JudgedDryRun, account: Account, folder: Path) -> Iterator[str
     yield from _fake_gpus(judged.recorded, account)
     if unrecorded := _without_record(judged):
         wrote = f"what rank {unrecorded[0]} wrote is in {folder / log_name(unrecorded[0])}"
-        yield f"{ranks_text(unrecorded)} made no process group that could be recorded; {wrote}"
+        yield f"{ranks_text(unrecorded)} made no process group that could be recorded; {wrote}; {_COMMANDS}"
     yield from _guessed(judged.recorded)
     yield from _not_compared(judged.recorded)
 
