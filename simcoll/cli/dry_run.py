@@ -10,9 +10,11 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import math
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -62,6 +64,7 @@ def thaw() -> None:
 
 
 _GIB = 1 << 30
+_LONG_SECONDS = 60.0
 _INTERRUPTED = 130
 _LEAST_FREE = 1 << 28
 """Address space that a rank needs beyond that of a process with torch."""
@@ -167,12 +170,46 @@ def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None
     team = None if meeting is None else SharedDryRun(meeting, dry_run, plan)
     run: Runner | None = None if team is None else team.run
     with progress_bar("dry run", shown=not output.plain) as progress:
-        report, traces = run_and_judge(dry_run, plan, progress, run)
+        forecast = Forecast(dry_run, output.warn, progress)
+        report, traces = run_and_judge(dry_run, plan, forecast.update, run)
     output.save(report, dry_run.folder, traces)
     code = request.conclude(report, dry_run, output)
     if team is not None:
         team.conclude(code)
     return code
+
+
+class Forecast:
+    """Says once how long the ranks are going to take, where that is long, and which options make it shorter."""
+
+    def __init__(
+        self,
+        dry_run: DryRun,
+        say: Callable[[str], object],
+        progress: Callable[[int, int], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._dry_run, self._say, self._progress, self._clock = dry_run, say, progress, clock
+        self._begin = clock()
+        self._is_said = False
+
+    def update(self, done: int, total: int) -> None:
+        """Take the number of ranks that have ended; the same is passed on."""
+        if self._progress is not None:
+            self._progress(done, total)
+        seconds = (self._clock() - self._begin) / done * (total - done)
+        if not self._is_said and seconds > _LONG_SECONDS:
+            self._is_said = True
+            self._say(
+                f"{total - done} more ranks take about {math.ceil(seconds / 60)} minutes; {'; '.join(self._shorter())}"
+            )
+
+    def _shorter(self) -> Iterator[str]:
+        if self._dry_run.steps is None:
+            yield "--steps 1 ends each after one step of its optimiser"
+        if not self._dry_run.fake_tensors:
+            yield "--fake-tensors leaves out the computation of large tensors"
+        yield "--ranks 0-7 runs only those"
 
 
 def _serve(request: DryRunRequest, meeting: Rendezvous) -> int:

@@ -18,6 +18,7 @@ from simcoll.spec.collectives import COLLECTIVES
 
 _RECORD_SUFFIXES = (".simcoll", ".pkl", ".pickle", ".json")
 _DEFAULT_STEPS = 3
+_SCRIPT = "a script"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +149,7 @@ def _price_script(options: argparse.Namespace, output: Output) -> int:
     from simcoll.cli.preflight import PreflightRequest
     from simcoll.cli.price import PricingRequest
 
-    _refuse_op_options(options, "a script", "bytes", "factor")
+    _refuse_op_options(options, _SCRIPT, "bytes", "factor")
     dry_run = request_of(
         PreflightRequest,
         options,
@@ -167,7 +168,8 @@ def _refuse_op_options(options: argparse.Namespace, subject: str, *names: str) -
     given = [name for name in names if getattr(options, name) is not None]
     given += ["explain"] if options.explain else []
     if given:
-        raise UsageError(f"--{given[0]} goes with one collective, not with {subject}; leave it out")
+        own = " (the script's own options follow -- at the end)" if subject == _SCRIPT else ""
+        raise UsageError(f"--{given[0]} goes with one collective, not with {subject}; leave it out{own}")
 
 
 def _is_script(subject: str) -> bool:

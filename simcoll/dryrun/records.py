@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -32,13 +32,16 @@ def comparable(traces: Sequence[Trace]) -> list[MemoryTrace]:
     """
     marks = [_marks(trace) for trace in traces]
     collectives = {place for marked in marks for place in marked if not place[2]}
+    rounds = [_rounds(trace) if collectives else {} for trace in traces]
+    alike = {one[place] for one, marked in zip(rounds, marks, strict=True) for place in marked if place in one}
+    in_rounds = [_marked_by_others(one, collectives, alike) for one in rounds]
     marks_message = any(place[2] for marked in marks for place in marked)
     ends = [_ends(trace) if marks_message else {} for trace in traces]
     messages = {one[place] for one, marked in zip(ends, marks, strict=True) for place in marked if place in one}
     at_both_ends = [{place for place, message in one.items() if message in messages} for one in ends]
     return [
-        _with_order_as_time(trace, collectives | marked | others)
-        for trace, marked, others in zip(traces, marks, at_both_ends, strict=True)
+        _with_order_as_time(trace, set().union(*own))
+        for trace, *own in zip(traces, marks, at_both_ends, in_rounds, strict=True)
     ]
 
 
@@ -80,6 +83,30 @@ def _places(trace: Trace, signatures: Sequence[Call]) -> Iterator[tuple[int, Pla
     for row, slot in enumerate(trace.slots):
         numbers = int(slot["sequence"]), int(slot["p2p_sequence"])
         yield row, (trace.groups[int(slot["group"])].name, *numbers, signatures[int(slot["signature"])].op)
+
+
+def _rounds(trace: Trace) -> dict[Place, tuple[object, ...]]:
+    """The collectives of a rank: of each, its group, op and line, and how often the rank had made it there."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    found: dict[Place, tuple[object, ...]] = {}
+    for row, place in _places(trace, trace.signatures):
+        if not place[2]:
+            source = trace.sources[int(trace.slots["source"][row])]
+            here = (place[0], place[3], source.file, source.line)
+            counts[here] += 1
+            found[place] = (*here, counts[here])
+    return found
+
+
+def _marked_by_others(
+    rounds: Mapping[Place, tuple[object, ...]], collectives: set[Place], alike: set[tuple[object, ...]]
+) -> set[Place]:
+    """The collectives of a rank that another one marks: of the same number, or made in the same round of the same line.
+
+    The round decides where both tell, as a rank that makes one call more has other numbers from there on.
+    """
+    lines = {one[:-1] for one in alike}
+    return {place for place, one in rounds.items() if one in alike or (place in collectives and one[:-1] not in lines)}
 
 
 def _ends(trace: Trace) -> dict[Place, tuple[object, ...]]:

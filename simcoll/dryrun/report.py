@@ -19,6 +19,11 @@ from simcoll.dryrun.records import comparable, sized_differently, tainted_reads
 from simcoll.dryrun.verdict import DryRunVerdict, verdict
 from simcoll.verifier.findings.finding import DRY_RUN, Coverage, Report
 
+NO_RECORD = "left no record"
+"""What is said of ranks that never created a group."""
+
+_COMMANDS = "if the script starts its ranks as commands (subprocess, torchrun), give the script that those run"
+
 _BEYOND = ": nothing is known beyond that"
 _OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
@@ -59,7 +64,7 @@ def _coverage(judged: JudgedDryRun) -> Coverage:
     ends = judged.endings
     short = [
         *((ends.ranks(how), text) for how, text in _CUT_SHORT.items()),
-        (_without_record(judged), "left no record"),
+        (_without_record(judged), NO_RECORD),
     ]
     cut = {rank for ranks, _ in short for rank in ranks}
     gaps = [f"{ranks_text(ranks)} {text}" for ranks, text in short if ranks]
@@ -83,7 +88,7 @@ def _notes(judged: JudgedDryRun, account: Account, folder: Path) -> Iterator[str
     yield from _fake_gpus(judged.recorded, account)
     if unrecorded := _without_record(judged):
         wrote = f"what rank {unrecorded[0]} wrote is in {folder / log_name(unrecorded[0])}"
-        yield f"{ranks_text(unrecorded)} made no process group that could be recorded; {wrote}"
+        yield f"{ranks_text(unrecorded)} made no process group that could be recorded; {wrote}; {_COMMANDS}"
     yield from _guessed(judged.recorded)
     yield from _not_compared(judged.recorded)
 

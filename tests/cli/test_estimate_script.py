@@ -215,6 +215,41 @@ def test_a_rank_that_was_not_followed_to_its_end_is_named_first(tmp_path):
     assert lines.startswith("warning: not all of the program is priced: ranks 1-3 failed on guessed values")
 
 
+STARTS = "import torch\nimport torch.distributed as dist\n"
+EMPTY = {
+    "steps before the first collective": (
+        "dist.init_process_group('gloo')\n"
+        "w = torch.nn.Parameter(torch.ones(3)); optimizer = torch.optim.SGD([w], lr=0.1)\n"
+        "for step in range(20):\n"
+        "    w.sum().backward(); optimizer.step()\n"
+        "dist.all_reduce(w.data)\n",
+        "each rank ended after 3 steps of an optimiser, before its first collective (--steps 30)",
+    ),
+    "no group": (
+        "raise SystemExit(0)\n",
+        "the program never created a process group; its output is in ",
+    ),
+    "no collective": ("dist.init_process_group('gloo')\n", "the program made no collective and no message"),
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_why_there_is_nothing_to_price_is_said(tmp_path, case):
+    program, reason = EMPTY[case]
+    done = estimate(written(tmp_path, STARTS + program), "--world-size", "2", "--gpu", "h100")
+    assert done.returncode == 2
+    assert f"nothing to price: {reason}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_steps_that_no_optimiser_made_are_not_said_to_have_ended_a_rank(tmp_path):
+    program = STARTS + "dist.init_process_group('gloo')\ndist.all_reduce(torch.ones(3))\n"
+    document = priced(
+        written(tmp_path, program), tmp_path / "out", "--world-size", "2", "--gpu", "h100", "--steps", "2"
+    )
+    assert any("no optimiser made 2 steps, so that --steps ended no rank" in note for note in document["notes"])
+
+
 def test_options_of_the_script_need_a_mark(tmp_path):
     done = estimate(written(tmp_path, DDP), "--world-size", "4", "--gpu", "h100", "--lr", "0.1")
     assert done.returncode == 2

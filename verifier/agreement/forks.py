@@ -191,7 +191,7 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
     parent, lines = step.parent, step.lines()
     if isinstance(parent, ast.If):
         did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
-        alone = not any(map(_calls, other)) and not ends_outside(step.block)
+        alone = not any(map(_calls, other)) and (not ends_outside(step.block) or _returns_alike(step, around))
         varies, settled = _varies(parent.test, around), _is_settled(parent.test, around)
         return Fork(parent.lineno, *lines, *did, alone=alone, varies=varies, settled=settled)
     if isinstance(parent, _Loop):
@@ -203,6 +203,14 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
         pattern: ast.pattern = parent.cases[int(step.field.split()[1])].pattern  # type: ignore[attr-defined]
         return Fork(pattern.lineno, *lines, _TOOK, _NOT)
     return None
+
+
+def _returns_alike(step: Step, around: Sequence[Step]) -> bool:
+    """True if a branch of a function returns, and the other ways do too without a call: all come back to the caller."""
+    if len(around) != 1 or not isinstance(step.block[-1], ast.Return):
+        return False
+    behind = around[0].block[around[0].index + 1 :]
+    return not any(map(_calls, behind)) and not any(isinstance(one, ast.Raise) for one in behind)
 
 
 def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:

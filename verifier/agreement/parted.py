@@ -181,6 +181,42 @@ def parting_of(sides: Sequence[Side], ran: Ran) -> Parting | None:
     return parting if inside else None
 
 
+def exit_between(waiting: Side, gone: Side, ran: Ran) -> Parting | None:
+    """The exit by which ``gone`` got past the call at which the others wait, in this round of a loop or an earlier one.
+
+    A condition on the rank is none if those gone never were there: ends of messages part by it on purpose.
+    """
+    ways = [way for side in (waiting, gone) if (way := _way(side)) is not None]
+    if len(ways) < 2:
+        return None
+    candidates = [*_candidates(*ways), *_exits_of_rounds(*ways)]
+    exits = [one for one in candidates if one.fork.leaves and one.inside.side is gone]
+    line = ways[0].frames[-1]
+    if not ran.ever(gone.ranks, line.file, line.line, line.line):
+        exits = [one for one in exits if not _is_by_rank(one)]
+    found = _chosen(exits, ran)
+    return None if found is None else _told(found, ways)
+
+
+def _exits_of_rounds(there: _Way, gone: _Way) -> Iterator[_Found]:
+    """Exits that ``gone`` may have taken in an earlier round of a loop, if it is now in another branch of it."""
+    aligned = _aligned(there, gone)
+    if aligned is None:
+        return
+    there, gone = aligned
+    depth = _common(there.frames, gone.frames)
+    if depth == min(len(there.frames), len(gone.frames)):
+        return
+    one, other = _steps(there.frames[depth]), _steps(gone.frames[depth])
+    level = next(
+        (number for number, (x, y) in enumerate(zip(one, other, strict=False)) if x.place() != y.place()), None
+    )
+    if level is None or one[level].field == other[level].field:
+        return
+    if _comes_again(one[:level], there.frames[:depth]):
+        yield from (found for found in _leading_to(there, gone, depth, level - 1) if found.fork.leaves)
+
+
 def _all(comparison: ast.Compare, way: _Way, known: bool) -> bool:
     """True if a comparison is known to hold, or not to, on all ranks of a side."""
     return all(holds(comparison, rank) is known for rank in way.side.ranks)

@@ -1,7 +1,8 @@
 """Finds where a rank parted from those that make the other end of a message, by which it passed.
 
 A rank that sends to all workers waits for the one that does not receive. What these two do differs by design; what the
-worker does differs from the other workers by the fork that is looked for.
+worker does differs from the other workers by the fork that is looked for. If no other rank makes such an end, as along
+a pipeline, it is the exit by which the peer left the loop, or the round, in which the other one waits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from simcoll.core.record import Source, State
 from simcoll.core.trace import Trace
 from simcoll.spec.call import ANY_SOURCE, Call
-from simcoll.verifier.agreement.parted import Ran, parting_of
+from simcoll.verifier.agreement.parted import Ran, exit_between, parting_of
 from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, P2P_UNMATCHED
 
@@ -52,6 +53,9 @@ def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[
                 parting = parting_of((made, Side((peer,), None, (RankSource(peer, stands),), past=True)), ran)
                 if parting is not None:
                     yield parting
+        past = Side((peer,), None, (RankSource(peer, stands),), past=True)
+        if finding.code == P2P_UNMATCHED.code and (left := exit_between(side, past, ran)) is not None:
+            yield left
 
 
 def _peer(trace: Trace, call: Call) -> int | None:

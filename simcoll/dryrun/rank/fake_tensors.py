@@ -26,11 +26,17 @@ from simcoll.dryrun.rank.tensor_marks import DEVICE, TAINTED, mark, put_mark, te
 _FEW = 16
 """Tensors of at most so many elements are real: losses, metrics, an optimiser's step count."""
 
+_MANY = 1 << 16
+"""An expanded tensor of more elements counts as data."""
+
 _MOST_REAL = 1 << 24
 """The limit of elements for real integer tensors, and for tensors that stand in for unknown values."""
 
 _COLLECTIVES = ("_c10d_functional", "c10d_functional", "c10d", "_dtensor")
 """Operators that call process groups, which have to see the tensors."""
+
+_COMPLETED = ("wait_tensor", "shard_dim_alltoall")
+"""Those whose result is that of a call which has completed."""
 
 _KERNELS = (torch._C.DispatchKey.CompositeExplicitAutograd, torch._C.DispatchKey.CPU)
 _UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException)
@@ -56,13 +62,19 @@ class FakeTensors:
         """Run an operator on tensors with and without memory."""
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
             return operator(*args, **kwargs)  # torch propagates shapes of its own
+        if operator.namespace in _COLLECTIVES:
+            return self._collective(operator, tensors, args, kwargs)
         if any(isinstance(tensor, FakeTensor) for tensor in tensors):
             return self._with_fakes(operator, args, kwargs)
         device = kwargs.get("device")
         if device is not None and device.type == "meta":
             return operator(*args, **kwargs)
         if tensors and (device is None or operator.is_view):
-            return operator(*args, **kwargs)
+            if operator.is_view or not any(map(_is_expanded, tensors)):
+                return operator(*args, **kwargs)
+            # The gradient of a sum is its scalar, expanded: what follows from it has the size of the whole input.
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._unexpanded, (args, kwargs))
+            return self._with_fakes(operator, args, kwargs)
         shown = self._faked(operator, args, kwargs)
         return operator(*args, **kwargs) if all(map(_is_real, tensors_in((shown,)))) else shown
 
@@ -85,6 +97,9 @@ class FakeTensors:
         put_mark(fake, DEVICE, mark(tensor, DEVICE))
         return fake
 
+    def _unexpanded(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.without_memory(tensor) if _is_expanded(tensor) else tensor
+
     def _faked(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._mode:
             result = operator(*args, **kwargs)
@@ -96,10 +111,23 @@ class FakeTensors:
         if len(memo := self._mode.fake_tensor_converter.meta_converter.tensor_memo):
             memo.clear()
 
-    def _with_fakes(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if operator.namespace in _COLLECTIVES:
+    def _collective(
+        self, operator: Any, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a process group; C++ has made the result with memory, which the program gets without."""
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
             key = next(key for key in _KERNELS if operator.has_kernel_for_dispatch_key(key))
-            return operator._op_dk(key, *args, **kwargs)
+            result = operator._op_dk(key, *args, **kwargs)
+        else:
+            result = operator(*args, **kwargs)
+        if operator._opname not in _COMPLETED:
+            return result  # torch waits for this very tensor
+        return pytree.tree_map_only(torch.Tensor, self._received, result)
+
+    def _received(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if _is_real(tensor) else self.without_memory(tensor)
+
+    def _with_fakes(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             result = self._faked(operator, args, kwargs)
         except _UNKNOWN:
@@ -124,6 +152,12 @@ class FakeTensors:
 
 def _is_real(tensor: torch.Tensor) -> bool:
     return tensor.numel() <= (_FEW if _has_unknown_values(tensor) else _MOST_REAL)
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    """True if few real numbers stand for many: with memory, a result would have as many as it has elements."""
+    many = tensor.numel() > _MANY and _has_unknown_values(tensor) and not isinstance(tensor, FakeTensor)
+    return many and any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _has_unknown_values(tensor: torch.Tensor) -> bool:

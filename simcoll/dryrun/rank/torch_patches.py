@@ -22,6 +22,7 @@ import torch
 import torch.testing
 from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext, _device_constructors
@@ -252,6 +253,7 @@ def patched_torch(
     if fakes is not None:
         patches.wrap(nn.Parameter, "__new__", functools.partial(_without_memory, fakes))
         patches.wrap(DataLoader, "__init__", _without_workers)
+        patches.wrap(nn.init, "_no_grad_trunc_normal_", _without_drawing)
     load_and_save_alone(patches, None if fakes is None else fakes.loaded)
     patches.wrap(torch, "compile", _with_eager_backend)
     torch.compiler.set_stance("force_eager")
@@ -294,6 +296,19 @@ def _without_memory(fakes: FakeTensors, made: Callable[..., Any]) -> Callable[..
         return made(cls, None if data is None else fakes.without_memory(data), requires_grad)
 
     return new
+
+
+def _without_drawing(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Leave tensors without memory alone: torch draws until all numbers lie within bounds, which unknown ones never do.
+
+    torch itself does so for tensors on ``meta``.
+    """
+
+    @functools.wraps(draw)
+    def drawn(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
+
+    return drawn
 
 
 def _without_workers(begin: Callable[..., None]) -> Callable[..., None]:

@@ -258,6 +258,14 @@ WITHOUT_MEMORY: dict[str, tuple[str, str]] = {
     "masked": ("x = torch.randn(99, 3); found = x[torch.arange(99) < 40].shape", "torch.Size([40, 3])"),
     "few elements": ("found = (torch.tensor([1.0, 2.0]) * 2).tolist()", "[2.0, 4.0]"),
     "convolution": ("found = nn.Conv2d(3, 8, 3)(torch.randn(2, 3, 9, 9)).shape", "torch.Size([2, 8, 7, 7])"),
+    "bounded draws": (
+        "w = nn.Parameter(torch.empty(30, 30)); found = nn.init.trunc_normal_(w, std=0.02, a=-0.04, b=0.04) is w",
+        "True",
+    ),
+    "the gradient of a sum": (
+        "x = torch.zeros(1 << 20, 1 << 20, requires_grad=True); x.sum().backward(); found = (x.grad * 2).shape",
+        "torch.Size([1048576, 1048576])",
+    ),
     "too many to guess": (
         "try:\n    torch.empty(1 << 30).nonzero()\nexcept RuntimeError as error:\n    found = '--fake-tensors' in str(error)",  # noqa: E501
         "True",

@@ -656,6 +656,32 @@ def test_a_call_that_only_some_ranks_came_by_is_skipped_or_extra(tmp_path: Path)
     assert RULES["SC202"].name == "call-skipped"
 
 
+RETURNS = """
+    def resume(path):
+        if rank == 0:
+            broadcast(start)  # one
+            return int(start)
+        return {other}
+
+    def step():
+        resume(path)  # call
+        reduce(a)  # other
+"""
+
+
+def test_a_branch_that_returns_as_the_rest_of_its_function_does_comes_back(tmp_path: Path) -> None:
+    path = program(tmp_path, RETURNS.format(other="0"))
+    finding = judged(side([1, 2, 3], at(path, "other")), side([0], at(path, "call", "one:resume")))
+    assert (finding.code, finding.culprits) == ("SC202", (0,))
+    assert told(finding) == ("if rank == 0:", {TOOK: (0,), NOT: (1, 2, 3)})
+
+
+def test_it_does_not_where_the_rest_makes_calls(tmp_path: Path) -> None:
+    path = program(tmp_path, RETURNS.format(other="receive(path)"))
+    finding = judged(side([1, 2, 3], at(path, "other")), side([0], at(path, "call", "one:resume")))
+    assert finding.code == "SC102"
+
+
 TWO_WAYS = ("the other branch of a condition", "an exception that one rank caught", "a branch that returns")
 
 

@@ -69,3 +69,67 @@ def test_the_fork_is_that_between_the_peers(code: str, passed_by: bool, tmp_path
     else:
         # Those of a deadlock part where the ranks of its waits do.
         assert (None if told.parted is None else told.parted.source.line) == (1 if code == "SC204" else None)
+
+
+PIPELINE = {
+    "a round that is left out": """
+        for micro in range(4):
+            if micro == skip:
+                continue
+            dist.recv(x, 0)  # recv
+            dist.send(x, 2)  # send
+        dist.all_reduce(x)  # barrier
+    """,
+    "a round that is left out in a schedule": """
+        for kind, micro in schedule:
+            if kind == "F":
+                if rank == 1 and micro == 2:
+                    continue
+                dist.recv(x, 0)  # recv
+                dist.send(x, 2)  # send
+            else:
+                dist.all_reduce(x)  # barrier
+    """,
+}
+LEFT_OUT = {"a round that is left out": "if micro == skip:"}
+
+
+@pytest.mark.parametrize("shape", PIPELINE)
+def test_along_a_pipeline_the_exit_of_a_round_is_named(shape: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(dedent(PIPELINE[shape]).lstrip())
+    sends = [message(path, "send", 1, number) for number in (1, 2, 3)]
+    sends.append(message(path, "send", 1, 4, State.STARTED))
+    barrier = Record("0", 1, BARRIER, at(path, "barrier"), State.STARTED, scheduled_ns=99)
+    received = [message(path, "recv", 0, number) for number in (1, 3, 5)]
+    sent = [message(path, "send", 2, number) for number in (2, 4, 6)]
+    passed = sorted([*received, *sent], key=lambda one: one.scheduled_ns)
+    traces = [trace_of(0, 3, [WORLD], sends), trace_of(1, 3, [WORLD], [*passed, barrier])]
+    [told] = _unmatched(path, traces, waits=Call("send", "send", TASK, peer=1, tag=0), peer=1)
+    assert told.parted is not None
+    assert told.parted.source.code == LEFT_OUT.get(shape, "if rank == 1 and micro == 2:")
+    assert told.parted.sides == (((0,), "did not take it"), ((1,), "took it"))
+
+
+def test_the_exit_by_which_roles_part_is_not_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    text = """
+        for task in tasks:
+            if rank != 0:
+                break
+            dist.send(task, 1)  # send
+        dist.barrier()  # barrier
+    """
+    path.write_text(dedent(text).lstrip())
+    barrier = Record("0", 1, BARRIER, at(path, "barrier"), State.STARTED, scheduled_ns=99)
+    sends = [message(path, "send", 1, 1, State.STARTED)]
+    traces = [trace_of(0, 3, [WORLD], sends), trace_of(1, 3, [WORLD], [barrier])]
+    [told] = _unmatched(path, traces, waits=Call("send", "send", TASK, peer=1, tag=0), peer=1)
+    assert told.parted is None
+
+
+def _unmatched(path: Path, traces: list[MemoryTrace], waits: Call, peer: int) -> tuple[Finding, ...]:
+    sender = Side((0,), waits, (RankSource(0, at(path, "send")),))
+    other = Side((peer,), BARRIER, (RankSource(peer, at(path, "barrier")),))
+    finding = Finding("SC304", Severity.ERROR, "", ranks=(0, peer), sides=(sender, other))
+    return with_partings_of_messages([finding], traces, ran_by(traces))
