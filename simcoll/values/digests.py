@@ -255,8 +255,9 @@ def _read(block: Array, piece: Piece, library: Library, wanted: _Wanted) -> tupl
         row = block[first : first + count]
         hashed += [_HashedRow(row, library)] if wanted.hashed and hashes is None else []
         sized += [_SizedRow(row, library, wanted)] if wanted.measured and sizes is None else []
-        for start in range(0, count if hashed or sized else 0, step):
-            for one in (*hashed[-1:], *sized[-1:]):
+        passes: list[_HashedRow | _SizedRow] = [*hashed[-1:], *sized[-1:]]
+        for start in range(0, count if passes else 0, step):
+            for one in passes:
                 one.take(start, min(start + step, count))
     if hashed:
         hashes = library.joined([one.hash(piece.place) for one in hashed])
