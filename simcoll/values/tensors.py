@@ -201,7 +201,7 @@ class ValueWatch:
         self._open: deque[CallValues] = deque()
         self._lock = threading.Lock()
         self._told = False
-        self.guard = Guard(choice, lambda: box)
+        self.guard = Guard(choice, lambda: box, "calls")
 
     def begin(
         self, call: Call, sequence: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
