@@ -29,7 +29,7 @@ def render_rule(rule: Rule, scenario: str = "") -> RenderableType:
 def _sections(rule: Rule, scenario: str) -> list[tuple[str, RenderableType]]:
     example = Syntax(rule.example, "python", theme="ansi_dark", background_color="default", word_wrap=True)
     text = Syntax(scenario.rstrip(), "toml", theme="ansi_dark", background_color="default", word_wrap=True)
-    played = [(f"As a scenario: {command_of(rule)}", text)] if scenario else []
+    played: list[tuple[str, RenderableType]] = [(f"As a scenario: {command_of(rule)}", text)] if scenario else []
     if rule.unplayed:
         played = [("As a scenario", Text(f"A scenario cannot play it: {rule.unplayed}."))]
     return [
