@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simcoll.cli import main
-from simcoll.errors import CANNOT_START
+from simcoll.errors import BAD_INPUT
 
 ANY_SOURCE = """
 ranks = 3
@@ -280,5 +280,5 @@ def test_what_only_simulated_ranks_can_show_is_said(capsys: pytest.CaptureFixtur
 
 
 def test_a_rule_that_no_scenario_can_play_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "sc904"]) == CANNOT_START
+    assert main(["simulate", "sc904"]) == BAD_INPUT
     assert "SC904 has no scenario: its ranks make calls, and have no model" in capsys.readouterr().err
