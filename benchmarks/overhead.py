@@ -83,7 +83,14 @@ def launch(program: list[str], switches: dict[str, str], ranks: int, limit: floa
 
 
 def start(
-    program: list[str], switches: dict[str, str], rank: int, ranks: int, port: int, folder: str
+    program: list[str],
+    switches: dict[str, str],
+    rank: int,
+    ranks: int,
+    port: int,
+    folder: str,
+    stdin: int | None = None,
+    stderr: int | None = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     """One rank as a process of its own, in a folder that may be littered."""
     environment = {key: value for key, value in os.environ.items() if key not in SWITCHES}
@@ -94,8 +101,9 @@ def start(
         env=environment,
         cwd=folder,
         text=True,
+        stdin=stdin,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
     )
 
 

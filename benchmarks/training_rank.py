@@ -1,16 +1,19 @@
 """One rank of the training benchmark: a transformer under DistributedDataParallel or FSDP2, its step timed.
 
-Started by ``training.py``, which switches the checker under test on by the environment alone. Rank 0 prints one JSON
-list: the median step in seconds, and the model's parameters.
+Started by ``training.py`` and ``values.py``, which switch the checker under test on by the environment alone. Rank 0
+prints one JSON list: the median step in seconds, and the model's parameters. With ``turns`` as its last argument a rank
+makes as many steps as each line of its input says, and answers with one line: what they took.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -54,28 +57,44 @@ def wrapped(model: Transformer, wrapper: str) -> nn.Module:
     return model
 
 
-def timed_steps(model: nn.Module, steps: int, batch: int) -> list[float]:
-    """Seconds of each step after a warm-up, with a sequence of so many tokens."""
+def training_step(model: nn.Module, batch: int) -> Callable[[], float]:
+    """Makes a step with a sequence of so many tokens, and returns its seconds."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     tokens = torch.randint(VOCABULARY, (1, batch), generator=torch.Generator().manual_seed(dist.get_rank()))
-    seconds = []
-    for _ in range(WARM_UP + steps):
+
+    def step() -> float:
         start = time.perf_counter()
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
         optimizer.step()
-        seconds.append(time.perf_counter() - start)
-    return seconds[WARM_UP:]
+        return time.perf_counter() - start
+
+    return step
 
 
-def main(wrapper: str, steps: int, batch: int) -> None:
+def take_turns(step: Callable[[], float]) -> None:
+    """Make the steps that each line of the input asks for, and answer with their time and the memory so far."""
+    for line in sys.stdin:
+        before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        for _ in range(int(line)):
+            step()
+        wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        print(json.dumps({"wall": wall, "cpu": cpu, "memory": after.ru_maxrss << 10}), flush=True)
+
+
+def main(wrapper: str, steps: int, batch: int, *, turns: bool) -> None:
     """Train and print."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     model = Transformer()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    seconds = timed_steps(wrapped(model, wrapper), steps, batch)
+    step = training_step(wrapped(model, wrapper), batch)
+    if turns:
+        take_turns(step)
+        os._exit(0)
+    seconds = [step() for _ in range(WARM_UP + steps)][WARM_UP:]
     if dist.get_rank() == 0:
         median, mean = statistics.median(seconds), statistics.mean(seconds)
         row = {"seconds": median, "mean": mean, "parameters": parameters}
@@ -87,4 +106,9 @@ def main(wrapper: str, steps: int, batch: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else TOKENS)
+    main(
+        sys.argv[1],
+        int(sys.argv[2]),
+        int(sys.argv[3]) if len(sys.argv) > 3 else TOKENS,
+        turns=sys.argv[4:] == ["turns"],
+    )

@@ -96,7 +96,7 @@ def _title(one: Example) -> str:
 def _entry(one: Example) -> str:
     rule, script = RULES[one.code], one.command[-1]
     scenario = f" ·\n[the scenario](../examples/scenarios/{one.code}.toml): `simcoll simulate {one.code}`"
-    played = scenario if rule.simulated else ""
+    played = scenario if not rule.unplayed else ""
     return f"""
 ## {one.code} {rule.name}
 

@@ -29,7 +29,9 @@ def render_rule(rule: Rule, scenario: str = "") -> RenderableType:
 def _sections(rule: Rule, scenario: str) -> list[tuple[str, RenderableType]]:
     example = Syntax(rule.example, "python", theme="ansi_dark", background_color="default", word_wrap=True)
     text = Syntax(scenario.rstrip(), "toml", theme="ansi_dark", background_color="default", word_wrap=True)
-    played = [(f"As a scenario: {command_of(rule)}", text)] if scenario else []
+    played: list[tuple[str, RenderableType]] = [(f"As a scenario: {command_of(rule)}", text)] if scenario else []
+    if rule.unplayed:
+        played = [("As a scenario", Text(f"A scenario cannot play it: {rule.unplayed}."))]
     return [
         ("What it means", Text(rule.means)),
         ("Why it is bad", Text(rule.harm)),
@@ -54,7 +56,9 @@ def render_rules_table() -> RenderableType:
 
 def rule_markdown(rule: Rule) -> str:
     """The page of one rule as Markdown."""
-    played = f"`{command_of(rule)}` plays it on simulated ranks. " if rule.simulated else ""
+    played = f"`{command_of(rule)}` plays it on simulated ranks. "
+    if rule.unplayed:
+        played = f"A scenario cannot play it: {rule.unplayed}. "
     return (
         f"# {rule.code} {rule.name}\n\nSeverity: {rule.severity.value}\n\n## What it means\n\n{rule.means}\n\n"
         f"## Why it is bad\n\n{rule.harm}\n\n## Example\n\nOn every rank:\n\n```python\n{rule.example}\n```\n\n"

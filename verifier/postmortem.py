@@ -29,6 +29,7 @@ from simcoll.verifier.halts.failed_calls import as_recorded, when_it_was_ended
 from simcoll.verifier.halts.inferred import stall_of_records
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.membership import calls_of_outsiders
+from simcoll.verifier.values.unchecked import unchecked_notes
 from simcoll.verifier.views.notes import notes_of_records, with_unknown
 from simcoll.verifier.views.steps import with_steps
 from simcoll.verifier.views.summary import summarise
@@ -66,7 +67,7 @@ def judge(
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)
     world_size = max([trace.world_size for trace in traces] + [len(job.launched)])
-    notes = [*_early_notes(job), *_missing_notes(job, world_size), *_damage_notes(traces)]
+    notes = [*_early_notes(job), *_missing_notes(job, world_size), *_damage_notes(traces), *unchecked_notes(traces)]
     return Report(
         _verdict(findings, job),
         world_size,

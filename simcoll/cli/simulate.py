@@ -39,6 +39,7 @@ from simcoll.simulation.scenario import Scenario
 from simcoll.simulation.toml_table import nearest
 from simcoll.testing.options import BACKENDS
 from simcoll.topology.request import TopologyRequest
+from simcoll.verifier.findings.rules import RULES
 
 if TYPE_CHECKING:
     from simcoll.reports.page_shell import PricedPage
@@ -267,8 +268,15 @@ def _make_folder(folder: Path) -> None:
 def _scenario_path(target: str) -> Path:
     """A file, or the library's scenario of a code, also where a folder (a report's, say) has its name."""
     path = Path(target)
-    there = os.path.exists(path) and not os.path.isdir(path)
-    return path if there else scenario_path(target) or path
+    if os.path.exists(path) and not os.path.isdir(path):
+        return path
+    rule = RULES.get(target.upper())
+    if rule is not None and rule.unplayed:
+        raise UsageError(
+            f"{rule.code} has no scenario: {rule.unplayed}; simcoll rules {rule.code} has a program,"
+            " for simcoll run --values all"
+        )
+    return scenario_path(target) or path
 
 
 def _program_of(target: str) -> tuple[Path, str] | None:

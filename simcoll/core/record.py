@@ -223,7 +223,8 @@ class Event:
       ``buckets`` (in the order in which they are sent, of each the names and numbers of elements of its parameters, in
       order), ``since`` (collectives of the group after which this may be so), ``seen`` (after which it is so);
     * ``scaled``: the rank has made a GradScaler;
-    * ``unchecked``: a check of values has failed itself, and none is made from here on: ``type``, ``message``;
+    * ``unchecked``: a check of values has failed itself, and none is made from here on: ``of`` (``calls``, or
+      ``steps``), ``type``, ``message``;
     * ``step``: the program has marked the end of a step: ``number`` (from 1; thinned out, `simcoll.core.steps`);
     * ``steps``: what a reader adds, with no time: ``ended``, how many steps the program had marked;
     * ``exit``: the interpreter ended by itself.

@@ -15,14 +15,15 @@ from simcoll.public_paths import lazy_names
 
 if TYPE_CHECKING:
     from simcoll.backends.simulated.object_calls import ObjectComm as Comm
-    from simcoll.testing.failures import FindingsError
+    from simcoll.testing.failures import FindingsError, UncheckedWarning
     from simcoll.testing.run import run_ranks, try_ranks
 
-__all__ = ["Comm", "FindingsError", "run_ranks", "try_ranks"]
+__all__ = ["Comm", "FindingsError", "UncheckedWarning", "run_ranks", "try_ranks"]
 
 _HOMES = {
     "Comm": "simcoll.backends.simulated.object_calls:ObjectComm",
     "FindingsError": "simcoll.testing.failures",
+    "UncheckedWarning": "simcoll.testing.failures",
     "run_ranks": "simcoll.testing.run",
     "try_ranks": "simcoll.testing.run",
 }

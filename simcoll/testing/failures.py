@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from io import StringIO
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from simcoll.errors import CollectiveMismatchError
 from simcoll.reports.terminal import TerminalReport, summary_line
 from simcoll.verifier.findings.finding import Finding, Report, Severity
 from simcoll.verifier.findings.rules import RANK_FAILED, RULES
+from simcoll.verifier.values.unchecked import unchecked_notes
 
 _WIDTH = 100
 _OWN_ERRORS = (CollectiveMismatchError, RefusedCallError, RefusedPeerError, StuckError)
@@ -47,6 +49,11 @@ class FindingsError(AssertionError):
         return self.outcome.findings
 
 
+class UncheckedWarning(UserWarning):
+    """Values that a run was asked to check were not checked to its end."""
+
+
+UncheckedWarning.__module__ = "simcoll.testing"
 FindingsError.__module__ = "simcoll.testing"  # where users find it
 
 
@@ -91,6 +98,12 @@ def report_text(report: Report, *, width: int = _WIDTH, colour: bool = False) ->
     )
     console.print(TerminalReport(report))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).rstrip()
+
+
+def warn_of_unchecked(outcome: Outcome[Any]) -> None:
+    """Warn once of each reason for which values were not checked to the end."""
+    for note in unchecked_notes(outcome.traces):
+        warnings.warn(note, UncheckedWarning, stacklevel=3)
 
 
 def _headline(outcome: Outcome[Any], wrong: list[Finding]) -> str:

@@ -281,7 +281,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _on_every_rank(item: pytest.Item, program: Callable[..., object], options: Options) -> Callable[..., None]:
     def run_test(**fixtures: Any) -> None:
         __tracebackhide__ = True
-        from simcoll.testing.failures import error_of
+        from simcoll.testing.failures import error_of, warn_of_unchecked
         from simcoll.testing.run import run_program
 
         def on_a_rank(own: Any) -> None:
@@ -291,6 +291,7 @@ def _on_every_rank(item: pytest.Item, program: Callable[..., object], options: O
 
         outcome = run_program(options, on_a_rank)
         item.stash[_OUTCOME] = outcome, options
+        warn_of_unchecked(outcome)
         error = error_of(outcome, fail_on=options.fail_on, brief=True)
         if error is not None:
             raise error

@@ -14,7 +14,7 @@ from simcoll.backends.engine.schedules import Choices
 from simcoll.backends.simulated import simulate
 from simcoll.errors import ConfigurationError
 from simcoll.simulation.explore import explore_runs
-from simcoll.testing.failures import error_of
+from simcoll.testing.failures import error_of, warn_of_unchecked
 from simcoll.testing.options import Options
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ def run_ranks(
     __tracebackhide__ = True
     options = Options(world_size, backend, seed, schedule, explore, timeout, topology, sends, fail_on, values)
     outcome = run_program(options, fn)
+    warn_of_unchecked(outcome)
     if (error := error_of(outcome, fail_on=fail_on)) is not None:
         raise error
     return [cast(T, outcome.results.get(rank)) for rank in range(world_size)]

@@ -15,8 +15,7 @@ from simcoll.spec.value_laws import SUMMED_BLOCK, judged, signs
 from simcoll.values.digests import ROW, SideDigest, side_digest
 
 HOST_CHUNK = SUMMED_BLOCK
-HOST_BLOCKS = 16
-"""Integers, and blocks of floats, that are worked on together on a host: all that is made of them fits its caches."""
+"""Integers that are worked on together on a host: all that is made of them fits its caches."""
 
 _Array = npt.NDArray[Any]
 _WORDS = {0: np.int64, 4: np.int32, 2: np.int16, 6: np.int16}
@@ -50,6 +49,10 @@ class _Numpy:
     def double(self, real: _Array) -> _Array:
         return real.astype(np.float64)
 
+    def together(self, real: _Array) -> _Array:
+        found: _Array = real.sum(1).astype(np.float64)
+        return found
+
     def signs(self, count: int, like: _Array) -> _Array:
         return host_signs()[:count]
 
@@ -76,14 +79,15 @@ class _Numpy:
         words = words if words.ctypes.data % 8 == 0 else words.copy()
         return words.view(np.int64).reshape(-1, ROW), flat[whole:]
 
+    def total(self, real: _Array) -> _Array:
+        found: _Array = real.sum()
+        return found
+
     def is_known_finite(self, sums: _Array) -> bool:
         return bool(np.isfinite(sums).all())
 
     def chunk(self, like: _Array) -> int:
         return HOST_CHUNK
-
-    def blocks(self, like: _Array) -> int:
-        return HOST_BLOCKS
 
     def odd(self, count: int, like: _Array) -> _Array:
         return np.arange(1, 2 * count, 2, dtype=np.int64)

@@ -51,8 +51,8 @@ _SMALL = 1 << 15
 ROW = 255
 """Words in a row of a larger part. An odd number, so that a bit which flips in all words of a row shows in its sum."""
 
-_ROWS = 256
-"""Rows that are added up together: their words, half a megabyte, fit a core's cache."""
+_BLOCKS = 16
+"""Blocks of floats that are read together: four megabytes on a host, which its caches hold for the next pass."""
 
 
 class Library(Protocol):
@@ -80,6 +80,12 @@ class Library(Protocol):
         """Floats of that dtype as float64."""
         ...
 
+    def together(self, real: Array) -> Array:
+        """Floats that :meth:`working` made, summed over the second of three dimensions, as float64: valid until the
+        thread's next such sum.
+        """
+        ...
+
     def signs(self, count: int, like: Array) -> Array:
         """The first of :func:`~simcoll.spec.value_laws.signs`, on the device of ``like``."""
         ...
@@ -100,16 +106,16 @@ class Library(Protocol):
         """The bytes of a row of elements as a table of rows of ``ROW`` 64-bit integers, and the elements left over."""
         ...
 
+    def total(self, real: Array) -> Array:
+        """The sum of floats that :meth:`working` made, however rounded: finite only if all of them are."""
+        ...
+
     def is_known_finite(self, sums: Array) -> bool:
         """True if sums are known to be finite, without waiting for them: then all their terms are finite."""
         ...
 
     def chunk(self, like: Array) -> int:
-        """Elements to work on together: on a host, as many as fit its caches."""
-        ...
-
-    def blocks(self, like: Array) -> int:
-        """Blocks of floats to work on together."""
+        """Integers to work on together: on a host, as many as fit its caches with all that is made of them."""
         ...
 
     def odd(self, count: int, like: Array) -> Array:
@@ -160,30 +166,30 @@ def side_digest(
     fold = folded(operation, dtype)
     peers = group_size if sent and law.sent_in_parts and group_size <= MOST_PARTS else 0
 
-    def weigh(name: str, sums: Callable[[Array, Piece], Array]) -> None:
-        weighed = [(piece, sums(_block(rows, piece), piece)) for piece in cut if piece.count]
+    def weigh(name: str, weighed: Sequence[tuple[Piece, Array]]) -> None:
         salted = [
             (piece, sums * library.row(_salts(law, piece, group_rank, sent=sent), sums)) for piece, sums in weighed
         ]
         found.numbers[name] = library.joined([library.row([0], rows[0]), *(sums for _, sums in salted)]).sum()
         found.parts = _by_peer(salted, peers, library.row([0], rows[0]), library)
 
-    if not law.reduced or (not sent and law.replicated):
-        weigh("hash", lambda block, piece: _hashes(block, len(piece.peers), piece.place, library))
+    floats, blocks = is_float(dtype), [(piece, _block(rows, piece)) for piece in cut if piece.count]
+    hashed = not law.reduced or (not sent and law.replicated)
+    # Where all ranks hold the same bits, which the hashes show, one of them needs to add them up: each in its turn.
+    shared = not sent and law.replicated and operation in ("sum", "avg") and group_rank != sequence % group_size
+    measured = floats and (sent or law.reduced) and not shared
+    wanted = _Wanted(hashed, measured, law.reduced, law.reduced and sent)
+    read = [(piece, *_read(block, piece, library, wanted)) for piece, block in blocks]
+    if hashed:
+        weigh("hash", [(piece, hashes) for piece, hashes, _ in read if hashes is not None])
     if is_linear(law.reduced, operation, dtype):
-        weigh(
-            "linear",
-            lambda block, piece: _row_sums(
-                library.integers(block, len(piece.peers)), piece.place, library, hashed=False
-            ),
-        )
-    if fold is not None and (number := _folded(fold, rows, library, floats=is_float(dtype))) is not None:
+        tables = ((piece, library.integers(block, len(piece.peers))) for piece, block in blocks)
+        weigh("linear", [(piece, _row_sums(table, piece.place, library, hashed=False)) for piece, table in tables])
+    if fold is not None and (number := _folded(fold, rows, library, floats=floats)) is not None:
         found.numbers["fold"] = number
-    if is_float(dtype) and (sent or law.reduced):
-        sizes = [
-            (piece, _sizes(_block(rows, piece), len(piece.peers), library, sent=sent)) for piece in cut if piece.count
-        ]
-        _add_sizes(found, sizes, peers if law.reduced else 0, rows, library)
+    if measured:
+        sizes = [(piece, one) for piece, _, one in read if one is not None]
+        _add_sizes(found, sizes, peers if law.reduced else 0, rows, library, summed=law.reduced)
         if sent and dtype == "float16" and (largest := [library.largest(row) for row in rows if row.shape[0]]):
             found.numbers["largest"] = library.joined(largest).max()
     if operation is not None:
@@ -210,28 +216,109 @@ def _by_peer(sums: Sequence[tuple[Piece, Array]], peers: int, none: Array, libra
     )
 
 
-def _hashes(block: Array, rows: int, place: int, library: Library) -> Array:
-    """A hash of the bits of each row of elements.
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is computed of a block: hashes of its rows, whether its floats are finite, their checksums and squares."""
 
-    A small row is hashed word by word. The words of a larger one are laid out in a table, and the sums of its rows and
-    of its columns are hashed: words that change places change one or the other.
+    hashed: bool
+    measured: bool
+    summed: bool
+    squared: bool
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Of each row of a block of floats the checksum, and the sum of squares, where they are wanted; of all rows the
+    numbers of NaNs and infinities, and the place of the first in the block, or ``_NOWHERE``; None: they are known to be
+    finite.
     """
-    count = block.shape[0] // rows
-    if block.nbytes // rows <= _SMALL:
-        return _row_sums(library.words(block, rows), place, library, hashed=True)
-    found = []
+
+    sums: Array
+    squares: Array | None
+    counts: Array | None
+
+
+def _read(block: Array, piece: Piece, library: Library, wanted: _Wanted) -> tuple[Array | None, _Sizes | None]:
+    """The hash of the bits of each row of elements, and the sizes of the floats.
+
+    Small rows are read at once. All that is computed of a large one is computed of each part while the cache has it.
+    """
+    rows, hashes, sizes = len(piece.peers), None, None
+    count, step = block.shape[0] // rows, library.chunk(block) * _BLOCKS
+    if wanted.hashed and block.nbytes // rows <= _SMALL:
+        hashes = _row_sums(library.words(block, rows), piece.place, library, hashed=True)
+    if wanted.measured and 2 * count < SUMMED_BLOCK:  # A complex number is two.
+        sizes = _measured(block, rows, library, wanted)
+    hashed: list[_HashedRow] = []
+    sized: list[_SizedRow] = []
     for first in range(0, block.shape[0], count):
-        table, rest = library.lines(block[first : first + count])
-        sums = [library.words(rest, 1)[0]] if rest.shape[0] else []
-        columns = None
-        step = _ROWS * max(1, library.chunk(table) >> 16)
-        for start in range(0, table.shape[0], step):
-            part = table[start : start + step]
-            sums.append(part.sum(1))
-            columns = part.sum(0) if columns is None else columns + part.sum(0)
-        words = library.joined([*sums, columns])
-        found.append(_row_sums(words.reshape(1, -1), place, library, hashed=True))
-    return library.joined(found)
+        row = block[first : first + count]
+        hashed += [_HashedRow(row, library)] if wanted.hashed and hashes is None else []
+        sized += [_SizedRow(row, library, wanted)] if wanted.measured and sizes is None else []
+        passes: list[_HashedRow | _SizedRow] = [*hashed[-1:], *sized[-1:]]
+        for start in range(0, count if passes else 0, step):
+            for one in passes:
+                one.take(start, min(start + step, count))
+    if hashed:
+        hashes = library.joined([one.hash(piece.place) for one in hashed])
+    return hashes, _together([one.sizes() for one in sized], count, library) if sized else sizes
+
+
+class _HashedRow:
+    """The hash of a large row, part by part. Its words are laid out in a table, and the sums of the table's rows and of
+    its columns are hashed: words that change places change one or the other.
+    """
+
+    def __init__(self, row: Array, library: Library) -> None:
+        self._library = library
+        self._size = row.nbytes // row.shape[0]
+        self._table, rest = library.lines(row)
+        self._sums = [library.words(rest, 1)[0]] if rest.shape[0] else []
+        self._columns: Array | None = None
+        self._taken = 0
+
+    def take(self, start: int, end: int) -> None:
+        """Read the lines of the table that end within these elements."""
+        first, self._taken = self._taken, end * self._size // (8 * ROW)
+        step = max(1, self._library.chunk(self._table) // ROW)
+        for begin in range(first, self._taken, step):
+            part = self._table[begin : min(begin + step, self._taken)]
+            self._sums.append(part.sum(1))
+            self._columns = part.sum(0) if self._columns is None else self._columns + part.sum(0)
+
+    def hash(self, place: int) -> Array:
+        """The hash."""
+        words = self._library.joined([*self._sums, self._columns])
+        return _row_sums(words.reshape(1, -1), place, self._library, hashed=True)
+
+
+class _SizedRow:
+    """The sizes of a large row of floats, part by part."""
+
+    def __init__(self, row: Array, library: Library, wanted: _Wanted) -> None:
+        self._row = row
+        self._library = library
+        self._wanted = wanted
+        self._parts: list[tuple[int, int]] = []
+        self._sums: list[Array] = []
+        self._squares: list[Array] = []
+
+    def take(self, start: int, end: int) -> None:
+        """Read these elements."""
+        real = self._library.working(self._row[start:end])
+        self._parts.append((start, end))
+        self._sums.append(_checksums(real, 1, self._library) if self._wanted.summed else self._library.total(real))
+        if self._wanted.squared:
+            self._squares.append(self._library.squares(real, 1))
+
+    def sizes(self) -> _Sizes:
+        """The sizes of all parts together."""
+        sums = self._library.joined([self._library.joined(self._sums).sum()])
+        squares = self._library.joined([self._library.joined(self._squares).sum()]) if self._squares else None
+        if self._library.is_known_finite(sums):
+            return _Sizes(sums, squares, None)
+        counts = [(_counts(self._row[start:end], self._library), start) for start, end in self._parts]
+        return _Sizes(sums, squares, _added(counts, self._library))
 
 
 def _row_sums(table: Array, place: int, library: Library, *, hashed: bool) -> Array:
@@ -277,42 +364,16 @@ def _reduced(operation: str, row: Array, library: Library) -> Array:
     return row.sum()
 
 
-@dataclass(slots=True)
-class _Sizes:
-    """Of each row of a block of floats the checksum, for sent ones the sum of squares; of all rows the numbers of NaNs
-    and infinities, and the place of the first in the block, or ``_NOWHERE``; None: they are known to be finite.
-    """
-
-    sums: Array
-    squares: Array | None
-    counts: Array | None
-
-
-def _sizes(block: Array, rows: int, library: Library, *, sent: bool) -> _Sizes:
-    count, step = block.shape[0] // rows, library.blocks(block) * SUMMED_BLOCK
-    # A complex number is two.
-    if (rows == 1 and count <= step) or 2 * count < SUMMED_BLOCK:
-        return _measured(block, rows, library, sent=sent)
-    found: list[tuple[_Sizes, int]] = []
-    for first in range(0, block.shape[0], count):
-        parts = [
-            (_measured(block[start : min(start + step, first + count)], 1, library, sent=sent), start - first)
-            for start in range(first, first + count, step)
-        ]
-        found.append((_together(parts, library, one_row=True), first))
-    return _together(found, library, one_row=False)
-
-
-def _together(parts: Sequence[tuple[_Sizes, int]], library: Library, *, one_row: bool) -> _Sizes:
-    """The sizes of parts of a block, each with its place, which are rows of it or parts of ``one_row``."""
-    if len(parts) == 1 and not parts[0][1]:
-        return parts[0][0]
-    sums = library.joined([part.sums for part, _ in parts])
-    some = [part.squares for part, _ in parts if part.squares is not None]
-    squares = library.joined(some) if some else None
-    if one_row:
-        sums, squares = sums.sum(), None if squares is None else squares.sum()
-    return _Sizes(sums, squares, _added([(part.counts, place) for part, place in parts], library))
+def _together(rows: Sequence[_Sizes], count: int, library: Library) -> _Sizes:
+    """The sizes of rows of so many elements."""
+    if len(rows) == 1:
+        return rows[0]
+    squares = [row.squares for row in rows if row.squares is not None]
+    return _Sizes(
+        library.joined([row.sums for row in rows]),
+        library.joined(squares) if squares else None,
+        _added([(row.counts, place * count) for place, row in enumerate(rows)], library),
+    )
 
 
 def _added(counts: Sequence[tuple[Array | None, int]], library: Library) -> Array | None:
@@ -325,18 +386,21 @@ def _added(counts: Sequence[tuple[Array | None, int]], library: Library) -> Arra
     return library.joined([*numbers, firsts.min()])
 
 
-def _measured(block: Array, rows: int, library: Library, *, sent: bool) -> _Sizes:
-    """The sizes of rows that are worked on together."""
+def _measured(block: Array, rows: int, library: Library, wanted: _Wanted) -> _Sizes:
+    """The sizes of rows that are read at once."""
     real = library.working(block)
-    sums = _checksums(real, rows, library)
-    squares = library.squares(real, rows) if sent else None
-    if library.is_known_finite(sums):
-        return _Sizes(sums, squares, None)
-    all_of_it = library.reals(block)
-    tests = all_of_it != all_of_it, all_of_it == float("inf"), all_of_it == float("-inf")
+    sums = _checksums(real, rows, library) if wanted.summed else library.total(real)
+    squares = library.squares(real, rows) if wanted.squared else None
+    return _Sizes(sums, squares, None if library.is_known_finite(sums) else _counts(block, library))
+
+
+def _counts(block: Array, library: Library) -> Array:
+    """The numbers of NaNs and infinities, and the place of the first, or ``_NOWHERE``."""
+    real = library.reals(block)
+    tests = real != real, real == float("inf"), real == float("-inf")
     some = (tests[0] | tests[1] | tests[2]) * 1
     first = some.argmax() // (some.shape[0] // block.shape[0]) + (1 - some.max()) * _NOWHERE
-    return _Sizes(sums, squares, library.joined([*(test.sum() for test in tests), first]))
+    return library.joined([*(test.sum() for test in tests), first])
 
 
 def _checksums(real: Array, rows: int, library: Library) -> Array:
@@ -348,7 +412,7 @@ def _checksums(real: Array, rows: int, library: Library) -> Array:
         table = library.double(real).reshape(rows, -1)
         return library.weighed(table, library.signs(table.shape[1], real))
     width, whole = SUMMED_BLOCK // SUMMED_TOGETHER, real.shape[0] - real.shape[0] % SUMMED_BLOCK
-    table = library.double(real[:whole].reshape(-1, SUMMED_TOGETHER, width).sum(1))
+    table = library.together(real[:whole].reshape(-1, SUMMED_TOGETHER, width))
     sums = [library.weighed(table, library.signs(width, real))]
     if whole < real.shape[0]:
         sums.append(_checksums(real[whole:], 1, library))
@@ -356,14 +420,21 @@ def _checksums(real: Array, rows: int, library: Library) -> Array:
 
 
 def _add_sizes(
-    found: SideDigest, sizes: Sequence[tuple[Piece, _Sizes]], peers: int, rows: Sequence[Array], library: Library
+    found: SideDigest,
+    sizes: Sequence[tuple[Piece, _Sizes]],
+    peers: int,
+    rows: Sequence[Array],
+    library: Library,
+    *,
+    summed: bool,
 ) -> None:
     """The sizes of all pieces as numbers of a digest, and of the part for each peer."""
     like, none = rows[0], library.reals(rows[0][:0])
     starts = [0, *accumulate(row.shape[0] for row in rows)]
     sums = [(piece, one.sums) for piece, one in sizes]
     squares = [(piece, one.squares) for piece, one in sizes if one.squares is not None]
-    found.numbers["sum"] = library.joined([none, *(one for _, one in sums)]).sum()
+    if summed:
+        found.numbers["sum"] = library.joined([none, *(one for _, one in sums)]).sum()
     if squares:
         found.numbers["squares"] = library.joined([none, *(one for _, one in squares)]).sum()
     counts = [(one.counts, starts[piece.buffer] + piece.start) for piece, one in sizes]

@@ -27,8 +27,11 @@ class Box(Protocol):
 class Guard:
     """Runs checks of one rank. After the first that raises none is made: its counts of calls or steps may be wrong."""
 
-    def __init__(self, choice: Choice, box: Callable[[], Box | None]) -> None:
-        """``choice`` takes nothing from the first error on, which is written to the ``box``."""
+    def __init__(self, choice: Choice, box: Callable[[], Box | None], of: str) -> None:
+        """``choice`` takes nothing from the first error on, which is written to the ``box``; ``of`` says of what the
+        checks are: of ``calls``, or of ``steps``.
+        """
+        self._of = of
         self._choice = choice
         self._box = box
 
@@ -47,5 +50,5 @@ class Guard:
     def _tell(self, error: Exception) -> None:
         text = "".join(traceback.format_exception_only(error)).strip()[:_LONGEST]
         if (box := self._box()) is not None:
-            box.event("unchecked", type=type(error).__name__, message=text)
+            box.event("unchecked", of=self._of, type=type(error).__name__, message=text)
         sys.stderr.write(f"simcoll: values are not checked any more on this rank: {printable(text)}\n")

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from simcoll.core.strides import is_dense
 from simcoll.spec.call import Call
 from simcoll.spec.value_laws import SUMMED_BLOCK
-from simcoll.values.arrays import HOST_BLOCKS, HOST_CHUNK, applies, host_signs, number
+from simcoll.values.arrays import HOST_CHUNK, applies, host_signs, number
 from simcoll.values.choice import Choice
 from simcoll.values.contents import HostCopy, aligned, is_plain
 from simcoll.values.digests import ROW, SideDigest, side_digest
@@ -29,7 +29,7 @@ from simcoll.values.faults import due_faults
 from simcoll.values.guard import Box, Guard
 from simcoll.values.scaling import scales_losses
 
-_DEVICE_CHUNK = 1 << 24
+_DEVICE_CHUNK = 1 << 23
 
 _WORDS = {0: torch.int64, 4: torch.int32, 2: torch.int16, 6: torch.int16}
 
@@ -62,6 +62,14 @@ class _Torch:
     def double(self, real: torch.Tensor) -> torch.Tensor:
         return real.to(torch.float64)
 
+    def together(self, real: torch.Tensor) -> torch.Tensor:
+        if real.device.type != "cpu":
+            return real.sum(1).to(torch.float64)
+        count, _, width = real.shape
+        narrow, wide = _scratch.of(real.dtype, count * width)
+        torch.sum(real, 1, out=narrow.view(count, width))
+        return wide.copy_(narrow).view(count, width)
+
     def signs(self, count: int, like: torch.Tensor) -> torch.Tensor:
         return _signs(like.device)[:count]
 
@@ -85,14 +93,14 @@ class _Torch:
         whole = flat.shape[0] - flat.shape[0] % (ROW * 8 // flat.element_size())
         return aligned(flat[:whole]).view(torch.int64).reshape(-1, ROW), flat[whole:]
 
+    def total(self, real: torch.Tensor) -> torch.Tensor:
+        return real.sum()
+
     def is_known_finite(self, sums: torch.Tensor) -> bool:
         return sums.device.type == "cpu" and math.isfinite(sums.sum().item())
 
     def chunk(self, like: torch.Tensor) -> int:
         return HOST_CHUNK if like.device.type == "cpu" else _DEVICE_CHUNK
-
-    def blocks(self, like: torch.Tensor) -> int:
-        return HOST_BLOCKS if like.device.type == "cpu" else _DEVICE_CHUNK // SUMMED_BLOCK
 
     def odd(self, count: int, like: torch.Tensor) -> torch.Tensor:
         return torch.arange(1, 2 * count, 2, dtype=torch.int64, device=like.device)
@@ -111,6 +119,25 @@ class _Torch:
         return row.prod()
 
 
+class _Scratch(threading.local):
+    """Memory for sums on a host. New memory for each costs more than the sum: the allocator gives it back each time."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[torch.dtype, int], torch.Tensor] = {}
+
+    def of(self, dtype: torch.dtype, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """So many elements of a dtype, and as many of float64."""
+        return self._row(dtype, count, 0), self._row(torch.float64, count, 1)
+
+    def _row(self, dtype: torch.dtype, count: int, place: int) -> torch.Tensor:
+        key = dtype, place
+        row = self._rows.get(key)
+        if row is None or row.shape[0] < count:
+            row = self._rows[key] = torch.empty(count, dtype=dtype, device="cpu")
+        return row[:count]
+
+
+_scratch = _Scratch()
 _TORCH = _Torch()
 
 
@@ -174,7 +201,7 @@ class ValueWatch:
         self._open: deque[CallValues] = deque()
         self._lock = threading.Lock()
         self._told = False
-        self.guard = Guard(choice, lambda: box)
+        self.guard = Guard(choice, lambda: box, "calls")
 
     def begin(
         self, call: Call, sequence: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]

@@ -146,7 +146,7 @@ class ReplicaWatch:
         self._session = session
         # Half of the budget is for calls.
         self._choice = Choice(session.values, budget_wanted() / 2)
-        self.guard = Guard(self._choice, session.existing_recorder)
+        self.guard = Guard(self._choice, session.existing_recorder, "steps")
         self.batches = BatchWatch(session, self._choice)
         self.randoms = RandomWatch(session, self._choice)
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()

@@ -363,7 +363,7 @@ def test_rules(capsys):
         value and isinstance(value, str) for rule in listed for name, value in rule.items() if name != "scenario"
     )
     assert {rule["code"] for rule in listed if rule["scenario"]} == {
-        one.code for one in RULES.values() if one.simulated
+        one.code for one in RULES.values() if not one.unplayed
     }
 
 

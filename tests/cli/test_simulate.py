@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from simcoll.cli import main
+from simcoll.errors import BAD_INPUT
 
 ANY_SOURCE = """
 ranks = 3
@@ -276,3 +277,8 @@ def test_threads_and_simulated_ranks_agree(capsys: pytest.CaptureFixture[str]) -
 def test_what_only_simulated_ranks_can_show_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate("SC107", "--backend", "threaded") == 3
     assert "simulated and threaded differ: only simulated finds SC107" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_rule_that_no_scenario_can_play_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "sc904"]) == BAD_INPUT
+    assert "SC904 has no scenario: its ranks make calls, and have no model" in capsys.readouterr().err

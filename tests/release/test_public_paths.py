@@ -38,6 +38,7 @@ WITHOUT_TORCH = [
     "simcoll.spread.run_share",
     "simcoll.testing.Comm",
     "simcoll.testing.FindingsError",
+    "simcoll.testing.UncheckedWarning",
     "simcoll.testing.run_ranks",
     "simcoll.testing.try_ranks",
     "simcoll.topology.Topology",

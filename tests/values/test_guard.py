@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from simcoll.testing import try_ranks
+from simcoll.testing import UncheckedWarning, run_ranks, try_ranks
 from simcoll.values import tensors
 from simcoll.wrapper import batches, random_states, replicas
 
@@ -53,7 +53,17 @@ def test_training_goes_on(place: Any, name: str, monkeypatch: pytest.MonkeyPatch
     assert not outcome.report.findings
     told = [event for trace in outcome.traces for event in trace.events if event.kind == "unchecked"]
     assert [event.data["type"] for event in told] == ["KeyError", "KeyError"]
+    [note] = outcome.report.notes
+    assert note.startswith("values were not checked to the end on ranks 0-1: ")
+    assert "a check that is wrong" in note
+    assert ("this collective and " in note) == (place is tensors)
     assert capfd.readouterr().err.count("values are not checked any more on this rank") == 2
+
+
+def test_run_ranks_warns_of_checks_that_were_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "side_digest", broken)
+    with pytest.warns(UncheckedWarning, match=r"this collective and 2 later ones, .*a check that is wrong"):
+        run_ranks(2, lambda: [dist.all_reduce(torch.ones(1)) for _ in range(3)], backend="threaded", values="all")
 
 
 def test_a_generator_is_left_alone_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -392,7 +392,7 @@ class Rule:
     """One finding code. ``advice`` is the line that a report prints; the rest is the page of ``simcoll rules CODE``.
 
     ``example`` is Python, run on every rank; paragraphs are plain text. ``loses_data`` says that even a warning means a
-    race or data that was lost, which ``--strict`` counts as an error; ``simulated`` that a scenario plays it.
+    race or data that was lost, which ``--strict`` counts as an error; ``unplayed`` says why no scenario can play it.
     """
 
     code: str
@@ -404,7 +404,7 @@ class Rule:
     remedy: str
     severity: Severity = Severity.ERROR
     loses_data: bool = False
-    simulated: bool = True
+    unplayed: str = ""
 
     def finding(
         self,

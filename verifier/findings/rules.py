@@ -163,7 +163,7 @@ PARAMETERS_DRIFTED = Rule(
         "the optimizer's settings on one rank only, such as a learning rate that follows the rank's own loss, a weight "
         "that is clipped or loaded under `if rank == 0`, a forward pass through model.module."
     ),
-    simulated=False,
+    unplayed="its ranks make calls, and have no model, and no optimizer that changes it",
 )
 
 SAME_DATA = Rule(
@@ -192,7 +192,7 @@ SAME_DATA = Rule(
         "rank."
     ),
     severity=Severity.WARNING,
-    simulated=False,
+    unplayed="its ranks make calls, and have no model that they feed",
 )
 
 RANDOM_STATE = Rule(
@@ -221,7 +221,7 @@ RANDOM_STATE = Rule(
         "parts that each rank has alone may draw from a generator of its own, whose state is saved and set again "
         "around it (torch.random.fork_rng)."
     ),
-    simulated=False,
+    unplayed="its ranks make calls, and have no activations, and no generator of random numbers",
 )
 
 VALUE_RULES = (NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT, PARAMETERS_DRIFTED, SAME_DATA, RANDOM_STATE)

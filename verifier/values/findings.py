@@ -9,7 +9,8 @@ Infinities and NaNs are often intended. These are not reported:
 * infinities of one sign, as many from every rank, without NaNs: a mask;
 * values of a program with loss scaling while it looks for its scale: a later call of the same line, of the same rank,
   is finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the maximum of one float,
-  as of found_inf.
+  as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile: after at most
+  ``_RECOVERING`` such calls of the line, or ``_SEARCHING`` where all ranks overflow from its first call on.
 """
 
 from __future__ import annotations
@@ -100,10 +101,15 @@ def _sides(values: CallValues, note: Callable[[RankValues], str]) -> list[Side]:
     return sorted(sides, key=lambda side: side.ranks)
 
 
+_RECOVERING = 2
+_SEARCHING = 40
+"""Calls of a line that overflow before a scale that is too large is found: each halves it, and few begin above 2^32."""
+
+
 def _non_finite(calls: Sequence[CallValues], scaled: bool, columns: Sequence[GroupColumns]) -> list[_Found]:
     """The first call into which a rank put values that are not finite, without having received such values before."""
     tainted: set[int] = set()
-    finite: dict[_Line, int] | None = None
+    lines: dict[_Line, list[tuple[int, bool, bool]]] | None = None
     missing: set[_Line] | None = None
     for place, values in enumerate(calls):
         bad = _suspects(values)
@@ -112,10 +118,13 @@ def _non_finite(calls: Sequence[CallValues], scaled: bool, columns: Sequence[Gro
             bad = [one for one in bad if _line(values.group, one) not in missing]
         fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
         if fresh:
-            if finite is None:
-                finite = _last_finite(calls) if scaled or any(map(_looks_scaled, calls)) else {}
-            if any(finite.get(_line(values.group, one), -1) < place for one in fresh):
+            if lines is None:
+                lines = _by_line(calls) if scaled or any(map(_looks_scaled, calls)) else {}
+            of_fresh = [lines.get(_line(values.group, one), []) for one in fresh]
+            if not all(_is_of_scaling(line, place, scaled=scaled) for line in of_fresh):
                 return [(values.began_ns, _non_finite_finding(values, fresh, columns))]
+            if scaled:
+                continue
         if bad:
             tainted |= {values.group.ranks[one.group_rank] for one in values.ranks if one.received is not None}
     return []
@@ -160,14 +169,24 @@ def _missing_numbers(calls: Sequence[CallValues]) -> set[_Line]:
     return {line for line, [first, *more] in found.items() if more and broken < first < whole}
 
 
-def _last_finite(calls: Sequence[CallValues]) -> dict[_Line, int]:
-    """The place of the last call of each line that sent finite values: a program that scales its losses recovers."""
-    return {
-        _line(values.group, one): place
-        for place, values in enumerate(calls)
-        for one in values.ranks
-        if one.sent is not None and one.sent.finite
-    }
+def _by_line(calls: Sequence[CallValues]) -> dict[_Line, list[tuple[int, bool, bool]]]:
+    """The calls of each line in order: the place, whether the rank sent finite values, whether no rank did."""
+    found: dict[_Line, list[tuple[int, bool, bool]]] = {}
+    for place, values in enumerate(calls):
+        none = not any(one.sent is not None and one.sent.finite for one in values.ranks)
+        for one in values.ranks:
+            if one.sent is not None:
+                found.setdefault(_line(values.group, one), []).append((place, one.sent.finite, none))
+    return found
+
+
+def _is_of_scaling(line: Sequence[tuple[int, bool, bool]], place: int, *, scaled: bool) -> bool:
+    """True if the values of a line's call that are not finite belong to a search for the scale of the losses."""
+    last = max((at for at, finite, _ in line if finite), default=-1)
+    if last > place:
+        return True
+    rest = [none for at, _, none in line if at > last]
+    return scaled and (len(rest) <= _RECOVERING or (last < 0 and len(rest) <= _SEARCHING and all(rest)))
 
 
 def _is_reduced(values: CallValues) -> bool:

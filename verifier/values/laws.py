@@ -197,7 +197,9 @@ def _far_apart(judged: _Judged, *, averaged: bool) -> tuple[int, ...] | None:
             for rank, side in judged.received.items()
             if not _is_close(judged, whole, [one.sum for one in sent], [one.squares for one in sent], side.sum)
         ]
-        return tuple(wrong) or None
+        # Of ranks that hold the same bits one has added them up.
+        same = {judged.received[rank].hash for rank in wrong} - {None}
+        return tuple(rank for rank, side in judged.received.items() if rank in wrong or side.hash in same) or None
     part = replace(whole, elements=-(-elements // ranks), rows=-(-rows // ranks))
     if all(len(side.parts) == len(side.squared_parts) == ranks for side in sent):
         wrong = [
