@@ -104,7 +104,6 @@ class Receiver:
         arrays = [_read(self.pipe, size) for size in sizes]
         return _Unpickler(data, self._shared, iter(arrays)).load()
 
-
     def _kept(self, key: object, value: object) -> object:
         return self.kept.setdefault(key, value)
 
