@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.costs import NOTHING, Cost, cost
 from benchmarks.flight_dumps import write_dumps
+from benchmarks.tables import bench_table
 from benchmarks.verify_boxes import SCENARIOS, Job, write_job
 
 BOXES = ((64, 20_000), (512, 2_000), (4_096, 2_000))
@@ -123,7 +123,8 @@ def flight_recorder_dumps(options: argparse.Namespace, folder: Path) -> Iterator
 
 def boxes_table(rows: Sequence[Row]) -> Table:
     """The rows over black boxes; what misses the goal in red."""
-    table = _table("Black boxes", "scenario", "found", "ranks", "records", "seconds", "cpu s", "records/s", "MiB", "x2")
+    names = ("scenario", "found", "ranks", "records", "seconds", "cpu s", "records a second", "MiB", "x2")
+    table = bench_table("Black boxes", *names, left=("scenario", "found"))
     for row in rows:
         table.add_row(
             row.scenario,
@@ -142,7 +143,7 @@ def boxes_table(rows: Sequence[Row]) -> Table:
 def dumps_table(rows: Sequence[Row]) -> Table:
     """The rows over dumps; ``>`` where the peer was stopped at its time limit."""
     names = ("ranks", "entries", "verify s", "peer s", "faster", "verify MiB", "peer MiB", "x2")
-    table = _table("Flight Recorder dumps; peer: torchfrtrace", *names)
+    table = bench_table("Flight Recorder dumps; peer: torchfrtrace", *names)
     for row in rows:
         if row.peer is None or row.faster is None:
             continue
@@ -157,13 +158,6 @@ def dumps_table(rows: Sequence[Row]) -> Table:
             f"{more}{row.peer.peak_mib:,.0f}",
             "-" if row.growth is None else f"{row.growth:.2f}",
         )
-    return table
-
-
-def _table(title: str, *names: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, justify="left" if name in ("scenario", "found") else "right", no_wrap=True)
     return table
 
 

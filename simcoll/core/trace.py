@@ -56,7 +56,7 @@ SLOT = np.dtype(
 Slots: TypeAlias = npt.NDArray[Any]
 
 
-_CALLS = [(name, dtype) for name, dtype in SLOT.descr if not name.endswith("_ns")]
+_CALLS = [(name, SLOT[name]) for name in SLOT.names or () if not name.endswith("_ns")]
 
 
 def calls_digest(slots: Slots) -> bytes:
