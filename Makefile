@@ -86,6 +86,9 @@ bench-estimate: $(READY)  ## how right the estimator is on measured rows, beside
 bench-verify: $(READY)  ## how long `simcoll verify` takes over 4,096 ranks, and beside torchfrtrace on the same dumps
 	@$(BIN)/python -m benchmarks.verify $(ARGS)
 
+bench-cliffs: $(READY)  ## random jobs and their neighbours: none may cost `simcoll verify` three times as much a record; exits 1 if one does
+	@$(BIN)/python -m benchmarks.cliffs $(ARGS)
+
 bench-price: $(READY)  ## how long `simcoll estimate` takes over 10,000 calls of each of 1,024 ranks
 	@$(BIN)/python -m benchmarks.price $(ARGS)
 
