@@ -229,7 +229,12 @@ def _read_sound(table: bytes, known: KnownEntries) -> TableEntries | None:
     if first:
         return None
     entries = TableEntries()
-    kept = {EntryKind.GROUP: entries.groups, EntryKind.SIGNATURE: entries.signatures, EntryKind.SOURCE: entries.sources}
+    by_kind = {
+        EntryKind.GROUP: entries.groups,
+        EntryKind.SIGNATURE: entries.signatures,
+        EntryKind.SOURCE: entries.sources,
+    }
+    kept = cast("dict[int, dict[int, object]]", by_kind)
     last = len(pieces) - 1
     for place, piece in enumerate(pieces):
         found = known.pieces.get(piece)

@@ -192,7 +192,8 @@ def _timed_by_device(part: Part) -> npt.NDArray[np.bool_]:
     """A mask of a rank's collectives that have ended by the time of a device."""
     slots, rows = part.trace.slots, part.rows
     mask: npt.NDArray[np.bool_] = (slots["flags"][rows] & ON_DEVICE) != 0
-    return mask & (slots["state"][rows] == State.COMPLETED)
+    mask &= slots["state"][rows] == State.COMPLETED
+    return mask
 
 
 def _of_group(

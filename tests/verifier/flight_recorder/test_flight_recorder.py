@@ -541,10 +541,15 @@ def test_entries_that_pythons_pickler_wrote_are_read_together_as_one_by_one(kind
 def test_entries_that_pythons_pickler_wrote_are_read_together():
     """Each of them memoizes its containers, under the next free number."""
     data = pickle.dumps(pickle.loads(torch_pickle(document([entry(number) for number in range(40)]))), 4)
-    columns, alone = EntryColumns(), []
-    follower = Follower(columns, data)
-    take = follower.take
-    follower.take = lambda found, stream: (alone.append(found), take(found, stream))
+    alone = []
+
+    class Counting(Follower):
+        def take(self, entry, stream):
+            alone.append(entry)
+            super().take(entry, stream)
+
+    columns = EntryColumns()
+    follower = Counting(columns, data)
     read_pickle(PickleStream(data, follower))
     assert columns.count == 40
     assert len(alone) < 8
