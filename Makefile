@@ -89,6 +89,9 @@ bench-verify: $(READY)  ## how long `simcoll verify` takes over 4,096 ranks, and
 bench-nodes: $(READY)  ## what node 0 takes for 200 nodes that share no folder, pretended by processes of this machine
 	@$(BIN)/python -m benchmarks.nodes $(ARGS)
 
+bench-cliffs: $(READY)  ## random jobs and their neighbours: none may cost `simcoll verify` three times as much a record; exits 1 if one does
+	@$(BIN)/python -m benchmarks.cliffs $(ARGS)
+
 bench-price: $(READY)  ## how long `simcoll estimate` takes over 10,000 calls of each of 1,024 ranks
 	@$(BIN)/python -m benchmarks.price $(ARGS)
 

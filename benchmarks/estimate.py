@@ -15,7 +15,7 @@ import json
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 from unittest import mock
@@ -26,6 +26,7 @@ from rich.table import Table
 import simcoll
 from benchmarks.fit_estimator import Case, constants, errors, fit
 from benchmarks.measured import all_series
+from benchmarks.tables import bench_table
 from simcoll.estimator.calibration import calibration
 from simcoll.estimator.shape import shape_of
 from simcoll.topology.clusters import cluster
@@ -137,18 +138,20 @@ def _timed(work: Callable[[], Value]) -> tuple[Value, float]:
     return work(), time.perf_counter() - start
 
 
-def _show(right: list[Accuracy], fast: list[Speed]) -> None:
-    table = Table("model", "mean error", "median", "from 64 MiB up", title="measured nccl-tests rows")
+def tables(right: Sequence[Accuracy], fast: Sequence[Speed]) -> Iterator[Table]:
+    """How right each model is, and how fast simcoll estimates."""
+    names = ("model", "mean error", "median", "from 64 MiB up")
+    table = bench_table("measured nccl-tests rows", *names, left=("model",))
     for row in right:
         table.add_row(row.model, *(f"{100 * value:.1f} %" for value in (row.mean, row.median, row.large)))
-    Console().print(table)
+    yield table
     if fast:
-        columns = ("ranks", "network", "build s", "first estimate s", "estimates/s", "flow ring s", "peak MiB")
-        table = Table(*columns, title="speed")
+        columns = ("ranks", "network", "build s", "first estimate s", "estimates a second", "flow ring s", "peak MiB")
+        table = bench_table("speed", *columns, left=("network",))
         for cost in fast:
             figures = (f"{cost.build:.2f}", f"{cost.first:.3f}", f"{cost.calls:,.0f}", f"{cost.flow:.2f}")
             table.add_row(str(cost.ranks), cost.network, *figures, f"{cost.memory:.0f}")
-        Console().print(table)
+        yield table
 
 
 def main() -> None:
@@ -161,7 +164,7 @@ def main() -> None:
     if options.json:
         print(json.dumps({"accuracy": [asdict(row) for row in right], "speed": [asdict(row) for row in fast]}))
     else:
-        _show(right, fast)
+        Console().print(*tables(right, fast))
 
 
 if __name__ == "__main__":

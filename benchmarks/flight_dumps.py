@@ -10,6 +10,7 @@ all ranks, halves, and pairs.
 from __future__ import annotations
 
 import argparse
+import pickle
 import struct
 import time
 from collections.abc import Mapping
@@ -118,12 +119,28 @@ def main() -> None:
     write_dumps(arguments.directory, arguments.ranks, arguments.entries, arguments.layers)
 
 
-def write_dumps(directory: Path, ranks: int, entries: int, layers: int = 12) -> int:
-    """Write ``nccl_trace_rank_N`` for each rank; returns how many bytes there are."""
+def plain(value: object) -> object:
+    """The same value with shared dicts as one dict each, so that Python's pickler writes them once too."""
+    if isinstance(value, Shared):
+        return _PLAIN.setdefault(id(value), dict(value.items))
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list) else value
+
+
+_PLAIN: dict[int, dict[str, object]] = {}
+
+
+def write_dumps(directory: Path, ranks: int, entries: int, layers: int = 12, *, python: bool = False) -> int:
+    """Write ``nccl_trace_rank_N`` for each rank; returns how many bytes there are.
+
+    ``python``: as a tool leaves them that has read and rewritten them, by Python's own pickler (protocol 4).
+    """
     directory.mkdir(parents=True, exist_ok=True)
     written, now_ns = 0, time.time_ns()
     for rank in range(ranks):
-        data = TorchPickler().dump(document(rank, ranks, entries, layers, now_ns))
+        whole = document(rank, ranks, entries, layers, now_ns)
+        data = pickle.dumps(plain(whole), 4) if python else TorchPickler().dump(whole)
         written += (directory / f"nccl_trace_rank_{rank}").write_bytes(data)
     return written
 

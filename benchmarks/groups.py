@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.overhead import VARIANTS, launch
+from benchmarks.tables import bench_table
 
 RANK_PROGRAM = Path(__file__).with_name("groups_rank.py")
 SHOWN = ("plain", "record", "check", "detail", "DETAIL")
@@ -34,12 +35,15 @@ def main() -> None:
             program = [str(RANK_PROGRAM), str(options.groups)]
             for row in launch(program, VARIANTS[variant], 2, 600):
                 samples[variant, str(row["part"])].append(float(str(row["seconds"])))
-    drawn = Table(title=f"ms a group, {options.groups} groups of 2 ranks on Gloo", box=box.SIMPLE_HEAD)
-    for heading in ("", *PARTS):
-        drawn.add_column(heading, justify="right", no_wrap=True)
+    Console().print(table(options.groups, samples))
+
+
+def table(groups: int, samples: Mapping[tuple[str, str], Sequence[float]]) -> Table:
+    """Milliseconds of each part, by variant (medians)."""
+    drawn = bench_table(f"ms a group, {groups} groups of 2 ranks on Gloo", "variant", *PARTS, left=("variant",))
     for variant in SHOWN:
         drawn.add_row(variant, *(f"{statistics.median(samples[variant, part]) * 1e3:,.1f}" for part in PARTS))
-    Console().print(drawn)
+    return drawn
 
 
 if __name__ == "__main__":

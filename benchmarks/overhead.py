@@ -24,10 +24,10 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.tables import bench_table
 from simcoll.core.units import show_size
 
 RANK_PROGRAM = Path(__file__).with_name("overhead_rank.py")
@@ -136,12 +136,7 @@ def measure(worlds: list[int], rounds: int, iterations: int, limit: float) -> li
 def table(rows: list[Row]) -> Table:
     """Microseconds per call, and what the goals are about: what record adds, and the ratio of detail to DETAIL."""
     title = "all_reduce over Gloo, microseconds per call on rank 0 (medians)"
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    drawn.add_column("ranks", justify="right", no_wrap=True)
-    drawn.add_column("size", justify="right", no_wrap=True)
-    drawn.add_column("call", no_wrap=True)
-    for heading in (*VARIANTS, "+record", "ratio"):
-        drawn.add_column(heading, justify="right", no_wrap=True)
+    drawn = bench_table(title, "ranks", "size", "call", *VARIANTS, "+record", "ratio", left=("call",))
     for row in rows:
         microseconds = (f"{seconds * 1e6:,.0f}" for seconds in row.seconds.values())
         drawn.add_row(str(row.ranks), show_size(row.size), row.pattern, *microseconds, recording(row), verdict(row))

@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.tables import bench_table
 from benchmarks.verify_boxes import SCENARIOS, Job, write_job
 from simcoll.blackbox.gather import gather
 from simcoll.cli.records import judged
@@ -50,7 +51,7 @@ def main() -> None:
         empty = Path(folder) / "empty.html"
         empty.write_text(_EMPTY, encoding="utf-8")
         rows = [_opened(browser, name, path, made, options.rounds) for name, path, made in [("", empty, 0.0), *pages]]
-    console.print(_table(rows))
+    console.print(table(rows))
 
 
 def _options() -> argparse.Namespace:
@@ -92,14 +93,14 @@ def _opened(browser: Any, name: str, path: Path, made: float, rounds: int) -> Ro
     return Row(name or "empty page", path.stat().st_size, made, min(paints), min(usable))
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title="report.html in headless Chromium", title_justify="left")
-    for heading in ("page", "bytes", "made in s", "first paint ms", "beside empty", "usable ms"):
-        table.add_column(heading, justify="left" if heading == "page" else "right")
+def table(rows: Sequence[Row]) -> Table:
+    """Bytes and times of each page, beside those of an empty one."""
+    names = ("page", "bytes", "made in s", "first paint ms", "beside empty", "usable ms")
+    made = bench_table("report.html in headless Chromium", *names, left=("page",))
     for row in rows:
         ratio = f"{row.paint / rows[0].paint:.1f}"
-        table.add_row(row.name, f"{row.bytes:,}", f"{row.made:.2f}", f"{row.paint:.0f}", ratio, f"{row.usable:.0f}")
-    return table
+        made.add_row(row.name, f"{row.bytes:,}", f"{row.made:.2f}", f"{row.paint:.0f}", ratio, f"{row.usable:.0f}")
+    return made
 
 
 if __name__ == "__main__":

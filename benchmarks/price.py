@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.costs import Cost, cost
+from benchmarks.tables import bench_table
 from benchmarks.verify_boxes import Job, write_job
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import ring_offset
@@ -93,14 +93,8 @@ def rows(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 def table_of(found: list[Row]) -> Table:
     """One line a job; what misses the goal in red."""
-    table = Table(
-        title="simcoll estimate TRACE; peer: simcoll verify",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for name in ("scenario", "ranks", "calls", "matched", "s", "cpu s", "MiB", "peer s", "ratio"):
-        table.add_column(name, justify="left" if name == "scenario" else "right", no_wrap=True)
+    names = ("scenario", "ranks", "calls", "matched", "s", "cpu s", "MiB", "peer s", "ratio")
+    table = bench_table("simcoll estimate TRACE; peer: simcoll verify", *names, left=("scenario",))
     for row in found:
         colour = "green" if row.price.seconds <= GOAL_SECONDS else "red"
         table.add_row(

@@ -39,6 +39,7 @@ from simcoll.topology.request import topology_named
 
 SIZES = [4, *(1 << power for power in range(10, 31, 4))]
 LIMIT_SECONDS = 400.0
+WIDTHS = (15, 6, 14, 11, 9, 13, 12)
 HEADINGS = ("op", "calls", "bytes", "simcoll us", "NCCL us", "simcoll/NCCL", "measured us")
 
 
@@ -107,14 +108,19 @@ def rows_of(setting: Setting, topology: str, sizes: Sequence[int], folder: Path)
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows in columns."""
-    lines = [f"{HEADINGS[0]:<16}" + "".join(f"{heading:>16}" for heading in HEADINGS[1:])]
+    lines = [_line(HEADINGS)]
     for row in rows:
         theirs, ours = row["nccl_us"], row["simcoll_us"]
         cells = [str(row["calls"]), f"{row['bytes']:,}", f"{ours:,.1f}", "none" if theirs is None else f"{theirs:,.1f}"]
         cells.append(f"{ours / theirs:.2f}" if theirs else "")
         cells.append(f"{row['measured_us']:,.1f}" if "measured_us" in row else "")
-        lines.append(f"{row['op']:<16}" + "".join(f"{cell:>16}" for cell in cells).rstrip())
+        lines.append(_line([row["op"], *cells]))
     return "\n".join([*lines, *sorted({row["why"] for row in rows} - {""})])
+
+
+def _line(cells: Sequence[str]) -> str:
+    first, *others = zip(cells, WIDTHS, strict=True)
+    return f"{first[0]:<{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in others).rstrip()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

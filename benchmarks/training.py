@@ -15,11 +15,11 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.overhead import VARIANTS, launch, machine
+from benchmarks.tables import bench_table
 
 RANK_PROGRAM = Path(__file__).with_name("training_rank.py")
 WRAPPERS = ("ddp", "fsdp2")
@@ -68,10 +68,7 @@ def one(wrapper: str, variant: str, steps: int, ranks: int, limit: float) -> dic
 def table(rows: list[Row]) -> Table:
     """Milliseconds of a plain step, and what each variant adds in percent."""
     title = "one training step over Gloo on rank 0: plain, and what each mode adds (medians)"
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    drawn.add_column("model", no_wrap=True)
-    for heading in ("parameters", "plain", *COMPARED):
-        drawn.add_column(heading, justify="right", no_wrap=True)
+    drawn = bench_table(title, "model", "parameters", "plain", *COMPARED, left=("model",))
     for row in rows:
         shares = [share(row, variant) for variant in COMPARED]
         drawn.add_row(row.wrapper, f"{row.parameters:,}", f"{row.plain * 1e3:,.0f} ms", *shares)

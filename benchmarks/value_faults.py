@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -35,6 +34,7 @@ from benchmarks.faulty_programs import (
     moe,
     tensor_parallel,
 )
+from benchmarks.tables import bench_table
 from simcoll.backends.engine.outcome import Outcome
 from simcoll.core.trace import Trace
 from simcoll.testing import try_ranks
@@ -183,11 +183,8 @@ def rounds_of(workload: Workload, most: int | None, first: int) -> list[Round]:
 
 def table(rounds: Sequence[Round]) -> Table:
     """Shares by fault and kind of ranks, and by program."""
-    made = Table(box=box.SIMPLE_HEAD, title="simcoll: faults found by --values all", pad_edge=False)
-    for name in ("fault", "where"):
-        made.add_column(name, no_wrap=True)
-    for name in ("rounds", "found", "rank", "call"):
-        made.add_column(name, justify="right", no_wrap=True)
+    names = ("fault", "where", "rounds", "found", "rank", "call")
+    made = bench_table("simcoll: faults found by --values all", *names, left=names[:2])
     kinds = {workload.name: workload.kind for workload in WORKLOADS}
     for fault in FAULTS:
         mine = [one for one in rounds if one.fault == fault]

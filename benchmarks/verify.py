@@ -18,17 +18,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.costs import NOTHING, Cost, cost
 from benchmarks.flight_dumps import write_dumps
+from benchmarks.tables import bench_table
 from benchmarks.verify_boxes import SCENARIOS, Job, write_job
 
-BOXES = ((64, 20_000), (512, 2_000), (4_096, 2_000))
+BOXES = ((64, 20_000), (512, 2_000), (4_096, 2_000), (16_384, 500))
 DUMPS = ((64, 20_000), (512, 2_000))
 GOAL_SECONDS, GOAL_MIB, GOAL_FASTER = 10.0, 4096.0, 5.0
 PEER = "torch.distributed.flight_recorder.fr_trace"
@@ -108,22 +109,23 @@ def black_boxes(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 
 def flight_recorder_dumps(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
-    """Every size, beside the peer on the same files."""
-    for ranks, records in options.dumps:
+    """Every size, as both picklers write it, beside the peer on the same files."""
+    for (ranks, records), python in product(options.dumps, (False, True)):
 
-        def write(count: int, ranks: int = ranks) -> None:
-            write_dumps(folder, ranks, count)
+        def write(count: int, ranks: int = ranks, python: bool = python) -> None:
+            write_dumps(folder, ranks, count, python=python)
 
         _fresh(folder, write, records)
         peer = cost([sys.executable, "-m", PEER, str(folder)], options.cores, options.peer_limit)
         if peer.ended and peer.exit_code != 0:
             raise RuntimeError(f"torchfrtrace exited {peer.exit_code}: {peer.output[-2000:].decode()}")
-        yield measured(Row("dumps", ranks, records, peer=peer), write, folder, options)
+        yield measured(Row("Python" if python else "torch", ranks, records, peer=peer), write, folder, options)
 
 
 def boxes_table(rows: Sequence[Row]) -> Table:
     """The rows over black boxes; what misses the goal in red."""
-    table = _table("Black boxes", "scenario", "found", "ranks", "records", "seconds", "cpu s", "records/s", "MiB", "x2")
+    names = ("scenario", "found", "ranks", "records", "seconds", "cpu s", "records a second", "MiB", "x2")
+    table = bench_table("Black boxes", *names, left=("scenario", "found"))
     for row in rows:
         table.add_row(
             row.scenario,
@@ -141,13 +143,14 @@ def boxes_table(rows: Sequence[Row]) -> Table:
 
 def dumps_table(rows: Sequence[Row]) -> Table:
     """The rows over dumps; ``>`` where the peer was stopped at its time limit."""
-    names = ("ranks", "entries", "verify s", "peer s", "faster", "verify MiB", "peer MiB", "x2")
-    table = _table("Flight Recorder dumps; peer: torchfrtrace", *names)
+    names = ("pickled by", "ranks", "entries", "verify s", "peer s", "faster", "verify MiB", "peer MiB", "x2")
+    table = bench_table("Flight Recorder dumps; peer: torchfrtrace", *names, left=("pickled by",))
     for row in rows:
         if row.peer is None or row.faster is None:
             continue
         more = "" if row.peer.ended else ">"
         table.add_row(
+            row.scenario,
             f"{row.ranks:,}",
             f"{row.records:,}",
             f"{row.cost.seconds:.2f}",
@@ -157,13 +160,6 @@ def dumps_table(rows: Sequence[Row]) -> Table:
             f"{more}{row.peer.peak_mib:,.0f}",
             "-" if row.growth is None else f"{row.growth:.2f}",
         )
-    return table
-
-
-def _table(title: str, *names: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, justify="left" if name in ("scenario", "found") else "right", no_wrap=True)
     return table
 
 

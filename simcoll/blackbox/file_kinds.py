@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from simcoll.blackbox import BlackBox, read_black_box
+from simcoll.blackbox import BlackBox
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import SUFFIX
+from simcoll.blackbox.reader import read_open_box
 from simcoll.blackbox.table import KnownEntries
 from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
@@ -19,7 +20,7 @@ RecordFile: TypeAlias = "BlackBox | Dump"
 DUMPS: Final = "flight_recorder_rank_"
 """The prefix of the names of torch's dumps in the folder of a job; torch appends the rank."""
 
-_HEAD = 4096
+_HEAD = layout.PAGE
 _KEYS = (b"entries", b"pg_config", b"pg_status", b"version")
 """One of these stands at the beginning of every dump."""
 
@@ -30,9 +31,10 @@ def read_record_file(path: Path, known: KnownEntries | None = None) -> RecordFil
     ``known`` holds the values of files read before that it may share.
     """
     try:
-        head = head_of(path)
-        if path.suffix == SUFFIX or head.startswith(layout.MAGIC) or not looks_like_dump(head):
-            return read_black_box(path, known)
+        with opened_record(str(path), "a black box") as fd:
+            head = os.pread(fd, _HEAD, 0)
+            if path.suffix == SUFFIX or head.startswith(layout.MAGIC) or not looks_like_dump(head):
+                return read_open_box(fd, str(path), head, known)
         return read_dump(path)
     except UnreadableError:
         raise

@@ -126,7 +126,7 @@ def files_of(path: Path) -> list[Path]:
 def matching(folder: Path, pattern: str) -> list[Path]:
     """The files of a folder that have such a name, sorted; none where it is no folder, or is gone."""
     try:
-        return sorted(folder.glob(pattern)) if os.path.isdir(folder) else []
+        return sorted(folder.glob(pattern), key=os.fspath) if os.path.isdir(folder) else []
     except OSError:
         return []
 
@@ -172,7 +172,7 @@ def dumps_beside(folder: Path) -> list[Path]:
 
 def _visible(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=os.fspath)
     except OSError:
         return []
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.table import encode
+from simcoll.blackbox.table import CommonData, encode
 from simcoll.core.io import opened_record
 from simcoll.core.source_roots import own_roots
 from simcoll.core.versions import version_of
@@ -86,13 +86,16 @@ def pack_header(rank: int, world_size: int, mode: str, slots: int) -> bytes:
     return fields.ljust(layout.ABOUT_OFFSET, b"\0") + about
 
 
-def unpack_header(page: bytes, name: str) -> Header:
-    """Read a header page; ``name`` is the file's, for the text of :class:`UnreadableError`."""
+def unpack_header(page: bytes, name: str, known: dict[bytes, CommonData] | None = None) -> Header:
+    """Read a header page; ``name`` is the file's, for the text of :class:`UnreadableError`.
+
+    ``known`` has what other pages say about their processes, and takes in what this one says.
+    """
     _check_identity(page, name)
     values = dict(zip((field for field, _ in layout.HEADER_FIELDS), layout.HEADER.unpack_from(page), strict=True))
     _check_sizes(values, page, name)
     blob = page[layout.ABOUT_OFFSET : layout.ABOUT_OFFSET + values["about_size"]]
-    about = _read_about(blob) if zlib.crc32(blob) == values["about_crc"] else None
+    about = _read_about(blob, {} if known is None else known) if zlib.crc32(blob) == values["about_crc"] else None
     lost, closed_ns, dumped_ns, steps = layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET)
     return Header(
         slot_count=values["slot_count"],
@@ -169,12 +172,15 @@ def _check_sizes(values: Mapping[str, int], page: bytes, name: str) -> None:
         )
 
 
-def _read_about(blob: bytes) -> Mapping[str, object] | None:
+def _read_about(blob: bytes, known: dict[bytes, CommonData]) -> Mapping[str, object] | None:
+    """What a process says of itself: one object for processes of one host that say the same."""
+    if blob in known:
+        return known[blob]
     try:
         about = json.loads(blob)
     except (ValueError, RecursionError):
         return None
-    return about if isinstance(about, dict) else None
+    return known.setdefault(blob, CommonData(about)) if isinstance(about, dict) else None
 
 
 def _restart_count() -> int:

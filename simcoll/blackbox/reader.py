@@ -21,10 +21,10 @@ from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import intact, settle
 from simcoll.blackbox.header import Header, unpack_header
 from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_entries
-from simcoll.core.io import open_at_once, opened_record
+from simcoll.core.io import open_at_once, opened_record, written_until
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
 from simcoll.core.steps import ended_event
-from simcoll.core.trace import record_at
+from simcoll.core.trace import calls_digest, record_at
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
 
@@ -53,7 +53,8 @@ class BlackBox:
     ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
     number (p2p sequence number) that the file no longer holds. ``problems`` lists the damage in words. Times are
     nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself, ``dumped_ns`` where the file
-    is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count.
+    is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count. ``alike`` is
+    the :func:`~simcoll.core.trace.calls_digest` of the slots.
     """
 
     path: str
@@ -77,6 +78,7 @@ class BlackBox:
     captured: Slots
     problems: Sequence[str]
     about: Mapping[str, object]
+    alike: bytes = b""
 
     @property
     def unknown(self) -> frozenset[str]:
@@ -104,7 +106,7 @@ def read_black_box(path: str | Path, known: KnownEntries | None = None) -> Black
     """
     name = str(path)
     with opened_record(name, "a black box") as fd:
-        return _read(fd, name, known)
+        return read_open_box(fd, name, os.pread(fd, layout.PAGE, 0), known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,12 @@ def _device_ns(ring: Slots) -> int:
     return max(int(timed["started_ns"].max()), int(timed["finished_ns"].max()))
 
 
-def _read(fd: int, name: str, known: KnownEntries | None) -> BlackBox:
-    header = unpack_header(os.pread(fd, layout.PAGE, 0), name)
+def read_open_box(fd: int, name: str, page: bytes, known: KnownEntries | None = None) -> BlackBox:
+    """Read a black box that is open, of whose file this is the first page; as :func:`read_black_box`, but for errors of
+    the system, which are raised as they are.
+    """
+    known = KnownEntries() if known is None else known
+    header = unpack_header(page, name, known.headers)
     # The ring before the table: entries that a live ring refers to were in the table before.
     ring = _read_ring(fd, header)
     slots, last_gap, newest = _sound_slots(ring, header.slot_count)
@@ -159,21 +165,27 @@ def _read(fd: int, name: str, known: KnownEntries | None) -> BlackBox:
         slots = slots[slots["index"] > last_gap]
     if wrapped:
         _assume_dropped(slots, _untold(groups, rows, newest - header.slot_count), dropped, dropped_p2p)
-    problems = _problems(header, ring, entries, last_gap)
-    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems)
+    problems = _problems(header, entries, last_gap, cut=_is_cut(fd, header))
+    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems, known)
 
 
 def _read_ring(fd: int, header: Header) -> Slots:
     """The part of the ring that was ever written, in the file's order; a file that was cut gives less."""
-    chunks = []
-    for start in range(0, header.slot_count, _CHUNK):
-        wanted = min(_CHUNK, header.slot_count - start) * layout.SLOT.size
-        data = os.pread(fd, wanted, header.ring_offset + start * layout.SLOT.size)
-        chunk = np.frombuffer(_whole(data, layout.SLOT.size), SLOT_DTYPE)
-        chunks.append(chunk)
-        if len(data) < wanted or (not chunk["index"].any() and not _goes_on(fd, header, start + _CHUNK)):
+    ring, chunk = bytearray(), _CHUNK * layout.SLOT.size
+    end = written_until(fd, header.ring_offset, header.ring_offset + header.slot_count * layout.SLOT.size)
+    while (start := header.ring_offset + len(ring)) < end:
+        wanted = min(chunk, end - start)
+        data = os.pread(fd, wanted, start)
+        ring += data
+        used = np.frombuffer(_whole(data, layout.SLOT.size), SLOT_DTYPE)["index"].any()
+        if len(data) < wanted or (not used and not _goes_on(fd, header, len(ring) // layout.SLOT.size)):
             break
-    return np.concatenate(chunks)
+    return np.frombuffer(ring, SLOT_DTYPE, len(ring) // layout.SLOT.size)
+
+
+def _is_cut(fd: int, header: Header) -> bool:
+    """True if even the begin of the ring is not there."""
+    return os.fstat(fd).st_size < header.ring_offset + min(header.slot_count, _CHUNK) * layout.SLOT.size
 
 
 def _read_rows(fd: int, header: Header) -> npt.NDArray[Any]:
@@ -197,8 +209,8 @@ def _next_data(fd: int, header: Header, start: int) -> int:
 
 
 def _read_table(fd: int, header: Header) -> bytes:
-    limit = layout.TABLE_LIMIT + layout.TABLE_CHUNK
     parts, offset = [], header.table_offset
+    limit = written_until(fd, offset, offset + layout.TABLE_LIMIT + layout.TABLE_CHUNK) - offset
     while limit > 0 and (part := os.pread(fd, min(limit, _PIECE), offset)):
         parts.append(part)
         offset, limit = offset + len(part), limit - len(part)
@@ -251,7 +263,7 @@ def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
         return None
     if index[count:].any() or not intact(used).all():
         return None
-    slots = np.concatenate([used[last:], used[:last]])
+    slots = np.concatenate([used[last:], used[:last]]) if last else used
     settle(slots)
     return slots
 
@@ -331,7 +343,7 @@ def _forget(slots: Slots, gap: int, groups: int, dropped: _Dropped, dropped_p2p:
             known[group] = max(known.get(group, 0), last)
 
 
-def _problems(header: Header, ring: Slots, entries: TableEntries, last_gap: int) -> list[str]:
+def _problems(header: Header, entries: TableEntries, last_gap: int, *, cut: bool) -> list[str]:
     problems = entries.damaged[:3]
     if len(entries.damaged) > 3:
         problems.append(f"{len(entries.damaged)} entries of the table are damaged in all")
@@ -341,7 +353,7 @@ def _problems(header: Header, ring: Slots, entries: TableEntries, last_gap: int)
         problems.append(f"{header.lost} entries were not written, for want of room on the disk or in the table")
     if last_gap:
         problems.append(f"record {last_gap} cannot be read; the records before it are left out")
-    if len(ring) < min(header.slot_count, _CHUNK):
+    if cut:
         problems.append("the end of the file is missing")
     return problems
 
@@ -353,6 +365,7 @@ def _assemble(
     slots: tuple[Slots, Slots],
     dropped: tuple[_Dropped, _Dropped],
     problems: list[str],
+    known: KnownEntries,
 ) -> BlackBox:
     return BlackBox(
         path=name,
@@ -367,8 +380,8 @@ def _assemble(
         closed_ns=header.closed_ns,
         dumped_ns=header.dumped_ns,
         groups=_ordered(entries.groups),
-        signatures=_ordered(entries.signatures),
-        sources=(*_ordered(entries.sources), UNKNOWN_SOURCE),
+        signatures=known.together(_ordered(entries.signatures)),
+        sources=known.together((*_ordered(entries.sources), UNKNOWN_SOURCE)),
         events=(*ended_event(header.steps), *_ordered(entries.events)),
         dropped=dropped[0],
         dropped_p2p=dropped[1],
@@ -376,6 +389,7 @@ def _assemble(
         captured=slots[1],
         problems=tuple(problems),
         about=header.about,
+        alike=calls_digest(slots[0]),
     )
 
 
@@ -385,11 +399,11 @@ def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots
     dropped_p2p: _Dropped = {}
     if not len(slots) or int(slots["index"][0]) > 1:
         _assume_dropped(slots, [*range(len(entries.groups))], dropped, dropped_p2p)
-    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [])
+    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [], KnownEntries())
 
 
 def _ordered(values: Mapping[int, Any]) -> tuple[Any, ...]:
-    return tuple(values[index] for index in sorted(values))
+    return tuple([values[index] for index in sorted(values)])
 
 
 def _text(value: object) -> str:

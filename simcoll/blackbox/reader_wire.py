@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from simcoll.blackbox import BlackBox
-from simcoll.blackbox.table import CommonData
+from simcoll.blackbox.reader import SLOT_DTYPE
+from simcoll.blackbox.table import CommonData, Together
 from simcoll.core.record import Event, Group, Members, Source
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.flight_recorder.dump import Dump, DumpGroup
 
-SHARED = frozenset({Group, Call, Source, DumpGroup, CommonData})
+SHARED = frozenset({Group, Call, Source, DumpGroup, CommonData, Together, type(SLOT_DTYPE)})
 """Types whose values are sent once."""
 
 _HEAD = Struct("<QQQ")
@@ -59,13 +60,17 @@ class Sender:
         known = self._seen.get(id(value))
         if known is not None:
             return known[0]
-        key = _key(value)
+        sent: object = value
+        if type(value) is Together:
+            # As the numbers of its values: a list, which no shared value is.
+            sent = [self.number(one, fresh) for one in value]
+        key = tuple(sent) if isinstance(sent, list) else _key(value)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
             # An address identifies a value only while it is kept here.
             self._seen[id(value)] = number, value
-            fresh.append(value)
+            fresh.append(sent)
         return number
 
 
@@ -93,11 +98,19 @@ class Receiver:
         fresh, body, buffers = _HEAD.unpack(_read(self.pipe, _HEAD.size))
         sizes = [_SIZE.unpack(_read(self.pipe, _SIZE.size))[0] for _ in range(buffers)]
         if fresh:
-            values = _Unpickler(_read(self.pipe, fresh), [], iter(())).load()
-            self._shared += [self.kept.setdefault(_key(value), value) for value in values]
+            for value in _Unpickler(_read(self.pipe, fresh), [], iter(())).load():
+                self._shared.append(self._together(value) if type(value) is list else self._kept(_key(value), value))
         data = _read(self.pipe, body)
         arrays = [_read(self.pipe, size) for size in sizes]
         return _Unpickler(data, self._shared, iter(arrays)).load()
+
+    def _kept(self, key: object, value: object) -> object:
+        return self.kept.setdefault(key, value)
+
+    def _together(self, numbers: list[int]) -> object:
+        """Shared values in order, one object where they are the same: these are kept, so that their addresses tell."""
+        values = Together(self._shared[number] for number in numbers)
+        return self._kept((Together, *map(id, values)), values)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind
@@ -30,6 +30,8 @@ from simcoll.spec.call import Call
 _RETRY_NS = 1_000_000_000
 _HEAD = Struct("<4sII")
 _TAIL = Struct("<II")
+_PIECE_HEAD = Struct("<IIII")
+"""The head of an entry behind its marker."""
 
 
 class EntryTable:
@@ -170,19 +172,36 @@ class TableEntries:
 
 
 class CommonData(dict[str, object]):
-    """The data of an event that many ranks state alike; as a key it stands for itself."""
+    """What many ranks state alike, such as the data of an event; as a key it stands for itself."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
+class Together(tuple[_Value, ...]):
+    """Calls or lines of a table in order: one object for all files whose tables have the same."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class KnownEntries:
-    """Groups, signatures and source lines by their entries' JSON: entries that many ranks share are parsed once."""
+    """What many ranks' files share is parsed once: groups, signatures and source lines by their entries' JSON.
+
+    ``pieces`` has sound entries of these kinds by their bytes behind the marker, with kind and index.
+    """
 
     groups: dict[bytes, Group] = field(default_factory=dict)
     signatures: dict[bytes, Call] = field(default_factory=dict)
     sources: dict[bytes, Source] = field(default_factory=dict)
     makings: dict[bytes, CommonData] = field(default_factory=dict)
+    headers: dict[bytes, CommonData] = field(default_factory=dict)
+    pieces: dict[bytes, tuple[int, int, object]] = field(default_factory=dict)
+    _together: dict[tuple[int, ...], Together[object]] = field(default_factory=dict)
+
+    def together(self, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
+        """These values as the tuple that earlier files with the same objects have."""
+        # An address identifies a value only while it is kept, as it is here.
+        return cast("tuple[_Value, ...]", self._together.setdefault(tuple(map(id, values)), Together(values)))
 
 
 def read_entries(table: bytes, known: KnownEntries | None = None) -> TableEntries:
@@ -190,12 +209,51 @@ def read_entries(table: bytes, known: KnownEntries | None = None) -> TableEntrie
 
     ``known`` has the entries of other files' tables, and takes in those of this one.
     """
-    entries, known = TableEntries(), known or KnownEntries()
+    known = KnownEntries() if known is None else known
+    if (entries := _read_sound(table, known)) is not None:
+        return entries
+    entries = TableEntries()
     for kind, index, payload in _sound_entries(table, entries.damaged):
         try:
             _keep(entries, known, kind, index, payload)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             entries.damaged.append(f"entry {index} of kind {kind} is malformed ({type(error).__name__})")
+    return entries
+
+
+def _read_sound(table: bytes, known: KnownEntries) -> TableEntries | None:
+    """The entries of a table none of which is damaged; None for any other. Each sound entry is checked once for all
+    files that have it, byte for byte.
+    """
+    first, *pieces = table.rstrip(b"\0").split(layout.ENTRY_MARKER)
+    if first:
+        return None
+    entries = TableEntries()
+    by_kind = {
+        EntryKind.GROUP: entries.groups,
+        EntryKind.SIGNATURE: entries.signatures,
+        EntryKind.SOURCE: entries.sources,
+    }
+    kept = cast("dict[int, dict[int, object]]", by_kind)
+    last = len(pieces) - 1
+    for place, piece in enumerate(pieces):
+        found = known.pieces.get(piece)
+        if found is not None:
+            kept[found[0]].setdefault(found[1], found[2])
+            continue
+        if len(piece) < _PIECE_HEAD.size:
+            return None
+        size, crc, index, kind = _PIECE_HEAD.unpack_from(piece)
+        payload, padding = piece[_PIECE_HEAD.size : _PIECE_HEAD.size + size], piece[_PIECE_HEAD.size + size :]
+        whole = len(payload) == size <= layout.ENTRY_LIMIT and (place == last or len(padding) == -size % 4)
+        if not whole or not is_blank(padding) or zlib.crc32(memoryview(piece)[8 : _PIECE_HEAD.size + size]) != crc:
+            return None
+        try:
+            _keep(entries, known, kind, index, payload)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        if kind in kept:
+            known.pieces[piece] = kind, index, kept[kind][index]
     return entries
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
@@ -49,6 +50,23 @@ def opened_record(path: str, wanted: str) -> Iterator[int]:
         raise UnreadableError(f"{path}: cannot be read: {error.strerror}; give {wanted}, a regular file") from error
     finally:
         os.close(fd)
+
+
+def written_until(fd: int, start: int, end: int) -> int:
+    """Returns the place behind which nothing but a hole comes up to ``end``, as far as the file system knows of holes.
+
+    To read a hole takes as long as to read zeros.
+    """
+    try:
+        hole = os.lseek(fd, start, os.SEEK_HOLE)
+    except OSError:
+        return end
+    if hole >= end:
+        return end
+    try:
+        return end if os.lseek(fd, hole, os.SEEK_DATA) < end else hole
+    except OSError as error:
+        return hole if error.errno == errno.ENXIO else end
 
 
 def open_at_once(path: Path) -> BinaryIO:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from hashlib import blake2b
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -53,6 +54,17 @@ SLOT = np.dtype(
 """The columns that a trace's ``slots`` must have; group, signature and source index the trace's own tables."""
 
 Slots: TypeAlias = npt.NDArray[Any]
+
+
+_CALLS = [(name, SLOT[name]) for name in SLOT.names or () if not name.endswith("_ns")]
+
+
+def calls_digest(slots: Slots) -> bytes:
+    """16 bytes that are equal for slots that are equal but for the times, and for nothing else."""
+    calls = np.empty(len(slots), _CALLS)
+    for name, _ in _CALLS:
+        calls[name] = slots[name]
+    return blake2b(calls.data, digest_size=16).digest()
 
 
 class Trace(Protocol):
@@ -110,6 +122,13 @@ class Trace(Protocol):
     @property
     def slots(self) -> Slots:
         """The records, with the fields of :data:`SLOT`."""
+        ...
+
+    @property
+    def alike(self) -> bytes:
+        """The :func:`calls_digest` of the slots, or nothing where it was not worked out: ranks with one digest and the
+        same tables of calls and lines are looked at together.
+        """
         ...
 
     @property
@@ -211,6 +230,11 @@ class MemoryTrace:
     dropped_p2p: Mapping[int, int] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
     seen_ns: int = 0
+
+    @property
+    def alike(self) -> bytes:
+        """Nothing: a trace that is made of another with other slots must not keep its digest."""
+        return b""
 
 
 def altered(trace: Trace, slots: Slots, events: Sequence[Event]) -> MemoryTrace:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.flows import FaultLaw, FlowLaw, Flows
+from simcoll.spec.flows import FaultLaw, FlowLaw, Flows, counted, no_fault, root_fault
 from simcoll.spec.value_laws import ValueLaw
 
 if TYPE_CHECKING:
@@ -129,6 +129,11 @@ class CollectiveSpec:
     def in_place(self) -> bool:
         """True if the buffers that a call reads are those that it writes, however it is spelt."""
         return all(method.buffers == IN_PLACE for method in self.methods)
+
+    @property
+    def ranks_alike(self) -> bool:
+        """True if what a call states, and whether it has a fault, is the same on whatever rank it is made."""
+        return self.law is counted and self.fault_law in (no_fault, root_fault)
 
     def statement(self, call: Call, group_rank: int, group_size: int) -> Statement:
         """Returns the statement that every rank of the group must make alike with this call."""

@@ -137,10 +137,10 @@ def test_many_files_and_large_ones_are_read_apart(tmp_path, monkeypatch):
 
 
 def test_a_reader_that_fails_costs_one_file(tmp_path, monkeypatch):
-    def fail(path, known=None):
+    def fail(fd, name, page, known=None):
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("simcoll.blackbox.file_kinds.read_black_box", fail)
+    monkeypatch.setattr("simcoll.blackbox.file_kinds.read_open_box", fail)
     (outcome,) = read_files(write(tmp_path, 1))
     assert str(outcome).endswith("cannot be read (ZeroDivisionError: oops); leave it out, and report this")
 

@@ -20,7 +20,7 @@ from simcoll.core.record import Source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import joined_word, statement_digest
 from simcoll.spec.collectives import COLLECTIVES
-from simcoll.spec.table import Kind, Statement
+from simcoll.spec.table import CollectiveSpec, Kind, Statement
 from simcoll.verifier.agreement.known_fields import flow_sum, known_statement
 
 _MASK = (1 << 64) - 1
@@ -33,16 +33,21 @@ STATEMENT, OUTLINE, OP, LINE = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One rank's call as numbers: its word, its statement's digest (0 where flows speak as well), and its statement.
+    """One rank's call as numbers: its statement's digest (0 where flows speak as well), its statement, and its word.
 
     ``stated`` counts the distinct statements of all traces. ``even`` says that the word is the statement's alone: where
-    all ranks of a group state the same, such words add up to zero.
+    all ranks of a group state the same, such words add up to zero. ``parts`` are what the word is made of.
     """
 
-    whole: int
     digest: int
     stated: int
     even: bool
+    parts: tuple[int, int, int, int]
+
+    @property
+    def whole(self) -> int:
+        """The word, computed where digests leave it open."""
+        return joined_word(*self.parts)
 
 
 @dataclass(slots=True)
@@ -68,6 +73,7 @@ class Words:
     _tokens: dict[tuple[int, int], int] = field(default_factory=dict)
     _kinds: list[tuple[int, int]] = field(default_factory=list)
     _made: dict[tuple[int, int], int] = field(default_factory=dict)
+    _of_all: dict[tuple[Call, int], Word] = field(default_factory=dict)
 
     def of(self, call: Call, group_rank: int, size: int) -> Word:
         """The word of a call, computed at its first use."""
@@ -118,13 +124,21 @@ class Words:
 
     def _word(self, call: Call, group_rank: int, size: int) -> Word:
         spec = COLLECTIVES[call.op]
+        if not spec.ranks_alike:
+            return self._word_of_rank(spec, call, group_rank, size)
+        if (call, size) not in self._of_all:
+            self._of_all[call, size] = self._word_of_rank(spec, call, group_rank, size)
+        known = self._of_all[call, size]
+        return replace(known, parts=(*known.parts[:2], group_rank, size))
+
+    def _word_of_rank(self, spec: CollectiveSpec, call: Call, group_rank: int, size: int) -> Word:
         statement = known_statement(spec, call, group_rank, size, self.unknown)
         if statement not in self._statements:
             self._statements[statement] = (statement_digest(statement), len(self._statements))
             self._kinds.append(self._kind(statement))
         digest, number = self._statements[statement]
         flows, says_all = flow_sum(spec, call, group_rank, size, self.unknown)
-        return Word(joined_word(digest, flows, group_rank, size), digest if says_all else 0, number, flows == 0)
+        return Word(digest if says_all else 0, number, flows == 0, (digest, flows, group_rank, size))
 
     def _kind(self, statement: Statement) -> tuple[int, int]:
         contents = tuple(replace(content, shape=None, order=None) for content in statement.contents)

@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.core.trace import Slots, Trace, record_at
+from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
-from simcoll.verifier.agreement.alignment import UNKNOWN, Words
+from simcoll.verifier.agreement.alignment import UNKNOWN, Word, Words
 
 _MASK = (1 << 64) - 1
 _BEFORE = 3
@@ -33,9 +34,11 @@ _SPARSE = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stated:
-    """The distinct calls of a group that one rank made, as arrays; ``said`` has the numbers of their statements."""
+    """The distinct calls of a group that one rank made, as arrays; ``said`` has the numbers of their statements.
 
-    words: npt.NDArray[np.uint64]
+    It is one object for ranks that state the same from the same lines, whose words yet differ.
+    """
+
     digests: npt.NDArray[np.uint64]
     tokens: npt.NDArray[np.int32]
     calls: npt.NDArray[np.int32]
@@ -63,11 +66,17 @@ class Part:
     sequences: npt.NDArray[np.uint32]
     kinds: npt.NDArray[np.int32]
     stated: Stated
+    said: tuple[Word, ...]
 
     @property
     def words(self) -> npt.NDArray[np.uint64]:
         """The word of each record."""
-        return self.stated.words[self.kinds]
+        return np.array([word.whole for word in self.said], np.uint64)[self.kinds]
+
+    @property
+    def alike(self) -> tuple[int, int, int]:
+        """A key that is equal for parts known to be equal but for their rank and times; parts may be equal without."""
+        return id(self.sequences), id(self.kinds), id(self.stated)
 
     @property
     def digests(self) -> npt.NDArray[np.uint64]:
@@ -124,6 +133,7 @@ class GroupColumns:
         self.group = group
         self.words = words
         self.parts: list[Part] = []
+        self._classes: list[tuple[Part, list[int]]] = []
         self._sequences: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._good: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._complete: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
@@ -154,6 +164,7 @@ class GroupColumns:
     def add(self, part: Part) -> None:
         """Take in one trace's records of this group."""
         self.parts.append(part)
+        self._classes = []
 
     def check(self) -> int:
         """Compare the statements; returns the number of positions at which all ranks of the group are proved to agree.
@@ -162,9 +173,9 @@ class GroupColumns:
         are looked at together, and words are added up only where digests leave it open.
         """
         courses: dict[tuple[bytes, bytes], tuple[Part, int]] = {}
-        for part in self.parts:
+        for part, alike in self.classes():
             key = fingerprint(part.sequences), fingerprint(part.digests)
-            courses[key] = part, courses.get(key, (part, 0))[1] + 1
+            courses[key] = part, courses.get(key, (part, 0))[1] + len(alike)
         # Columns with many distinct courses are joined bit by bit, columns with few at once.
         self._sequences = np.unique(np.concatenate([part.sequences for part, _ in courses.values()])).astype(np.int64)
         counts = np.zeros(len(self._sequences), np.int64)
@@ -182,6 +193,15 @@ class GroupColumns:
             self._add_up(np.flatnonzero(self._complete & ~self._good))
         return int((self._complete & self._good).sum())
 
+    def classes(self) -> list[tuple[Part, list[int]]]:
+        """One part of each class of parts that are known to be alike, and the places of all of the class."""
+        if not self._classes:
+            found: dict[tuple[int, int, int], tuple[Part, list[int]]] = {}
+            for place, part in enumerate(self.parts):
+                found.setdefault(part.alike, (part, []))[1].append(place)
+            self._classes = [*found.values()]
+        return self._classes
+
     def agreed_among(self, present: int) -> int:
         """The number of positions at which so many members, all that have records, state the same (after `check`)."""
         return int((self._good & (self._complete | ((self._counts == present) & (present > 1)))).sum())
@@ -189,12 +209,12 @@ class GroupColumns:
     def _once_each(self) -> bool:
         """True if no rank has two records at one position, nor two parts: then counting ranks is counting records."""
         ranks = {part.group_rank for part in self.parts}
-        return len(ranks) == len(self.parts) and all((np.diff(part.sequences) > 0).all() for part in self.parts)
+        return len(ranks) == len(self.parts) and all((np.diff(one.sequences) > 0).all() for one, _ in self.classes())
 
     def _uneven(self) -> npt.NDArray[np.bool_]:
         """A mask of the positions at which some rank's word also holds flows."""
         uneven = np.zeros(len(self._sequences), np.bool_)
-        for part in self.parts:
+        for part, _ in self.classes():
             if not part.stated.even.all():
                 odd = part.sequences[~part.stated.even[part.kinds]]
                 uneven[np.searchsorted(self._sequences, odd)] = True
@@ -278,37 +298,104 @@ def _told_apart(ranks: Sequence[dict[_Line, frozenset[int]]]) -> set[_Line]:
 
 
 def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
-    """The collectives of every group, from all traces; a group is known by its name, its members and its life."""
+    """The collectives of every group, from all traces; a group is known by its name, its members and its life.
+
+    What ranks with equal columns have in common is worked out once.
+    """
     dropped = (trace.groups[index] for trace in traces for index in trace.dropped if index < len(trace.groups))
     wrapped = {(group.name, group.ranks) for group in dropped}
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     words, found = Words(unknown), dict[object, GroupColumns]()
+    courses, told = dict[object, _Courses](), dict[object, Stated]()
     for trace in traces:
-        ours = [(index, group) for index, group in enumerate(trace.groups) if group.place(trace.rank) is not None]
-        found_rows, known = _collective_rows(trace, [index for index, _ in ours]), _known(trace)
-        for (_, group), rows in zip(ours, found_rows, strict=True):
-            for life, own in _by_life(
-                rows, trace.slots["sequence"][rows], from_end=(group.name, group.ranks) in wrapped
-            ):
-                mine = own if known.all() else own[known[trace.slots["signature"][own]]]
-                if len(mine):
-                    columns = found.setdefault((group.name, group.ranks, life), GroupColumns(group, words))
-                    columns.add(_rows(trace, group, mine, words))
+        key = (trace.alike or id(trace), id(trace.signatures), id(trace.sources))
+        if key not in courses:
+            courses[key] = _Courses(trace)
+        for index, group in enumerate(trace.groups):
+            group_rank = group.place(trace.rank)
+            if group_rank is None:
+                continue
+            for course in courses[key].of(index, from_end=(group.name, group.ranks) in wrapped):
+                life = group.name, group.ranks, course.life
+                if (columns := found.get(life)) is None:
+                    columns = found[life] = GroupColumns(group, words)
+                said = tuple([words.of(call, group_rank, len(group.ranks)) for call, _ in course.used])
+                stated = _stated(course, said, words, told)
+                columns.add(Part(trace, group_rank, course.rows, course.sequences, course.kinds, stated, said))
     return list(found.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Course:
+    """The collectives that a rank made in one life of a group; ``used`` are its distinct calls and their lines."""
+
+    life: int
+    rows: npt.NDArray[np.int32]
+    sequences: npt.NDArray[np.uint32]
+    kinds: npt.NDArray[np.int32]
+    used: tuple[tuple[Call, Source], ...]
+
+
+class _Courses:
+    """The courses of a trace, and so of all that are like it, by the index of the group."""
+
+    def __init__(self, trace: Trace) -> None:
+        slots: Slots = trace.slots
+        self._trace = trace
+        self._known = _known(trace)
+        self._sound = (slots["p2p_sequence"] == 0) & (slots["signature"] < len(trace.signatures))
+        self._groups = np.ascontiguousarray(slots["group"])
+        self._found: dict[tuple[int, bool], list[_Course]] = {}
+
+    def of(self, index: int, *, from_end: bool) -> list[_Course]:
+        """The collectives of one group, by its lives; lives are counted as :func:`_lives` does."""
+        key = index, from_end
+        if key not in self._found:
+            rows = np.flatnonzero(self._sound & (self._groups == index)).astype(np.int32)
+            lives = _by_life(rows, self._trace.slots["sequence"][rows], from_end=from_end)
+            self._found[key] = [course for life, own in lives if (course := self._course(life, own)) is not None]
+        return self._found[key]
+
+    def _course(self, life: int, rows: npt.NDArray[np.int32]) -> _Course | None:
+        trace, slots = self._trace, self._trace.slots
+        if not self._known.all():
+            rows = rows[self._known[slots["signature"][rows]]]
+        if not len(rows):
+            return None
+        sequences = slots["sequence"][rows]
+        if (sequences[1:] < sequences[:-1]).any():
+            # Threads may write down their calls a little out of order.
+            order = np.argsort(sequences, kind="stable")
+            rows, sequences = rows[order], sequences[order]
+        pairs, kinds = _distinct(slots["signature"][rows], slots["source"][rows])
+        used = [
+            (trace.signatures[call], trace.sources[line] if line < len(trace.sources) else UNKNOWN_SOURCE)
+            for call, line in pairs
+        ]
+        return _Course(life, rows, sequences, kinds, tuple(used))
+
+
+def _stated(course: _Course, said: Sequence[Word], words: Words, told: dict[object, Stated]) -> Stated:
+    """What a rank states in its calls: one object for ranks of one course that state the same."""
+    key = (id(course), *[(word.digest, word.stated, word.even) for word in said])
+    found = told.get(key)
+    if found is None:
+        sources = tuple(source for _, source in course.used)
+        found = told[key] = Stated(
+            np.array([word.digest for word in said], np.uint64),
+            np.array([words.token(one.stated, source) for one, source in zip(said, sources, strict=True)], np.int32),
+            np.array([words.call(call, source) for call, source in course.used], np.int32),
+            np.array([word.even for word in said], np.bool_),
+            tuple(word.stated for word in said),
+            sources,
+        )
+    return found
 
 
 def _known(trace: Trace) -> npt.NDArray[np.bool_]:
     """A mask of a trace's calls that are collectives of the table."""
     specs = [COLLECTIVES.get(call.op) for call in trace.signatures]
     return np.array([spec is not None and spec.kind is not Kind.POINT_TO_POINT for spec in specs], np.bool_)
-
-
-def _collective_rows(trace: Trace, groups: Sequence[int]) -> list[npt.NDArray[np.int32]]:
-    """Rows of each of these groups that are collectives, of whatever kind."""
-    slots: Slots = trace.slots
-    sound = (slots["p2p_sequence"] == 0) & (slots["signature"] < len(trace.signatures))
-    column = np.ascontiguousarray(slots["group"])
-    return [np.flatnonzero(sound & (column == index)).astype(np.int32) for index in groups]
 
 
 def _by_life(
@@ -328,28 +415,6 @@ def _lives(sequences: npt.NDArray[np.uint32], *, from_end: bool) -> npt.NDArray[
     """
     lives: npt.NDArray[np.int64] = np.maximum(np.cumsum(sequences == 1), 0 if from_end else 1).astype(np.int64)
     return lives - lives[-1] if from_end and len(lives) else lives
-
-
-def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.int32], words: Words) -> Part:
-    sequences = trace.slots["sequence"][rows]
-    if (sequences[1:] < sequences[:-1]).any():
-        # Threads may write down their calls a little out of order.
-        order = np.argsort(sequences, kind="stable")
-        rows, sequences = rows[order], sequences[order]
-    group_rank = group.place(trace.rank) or 0
-    used, kinds = _distinct(trace.slots["signature"][rows], trace.slots["source"][rows])
-    said = [words.of(trace.signatures[signature], group_rank, len(group.ranks)) for signature, _ in used]
-    sources = [trace.sources[index] if index < len(trace.sources) else UNKNOWN_SOURCE for _, index in used]
-    stated = Stated(
-        np.array([word.whole for word in said], np.uint64),
-        np.array([word.digest for word in said], np.uint64),
-        np.array([words.token(word.stated, source) for word, source in zip(said, sources, strict=True)], np.int32),
-        np.array([words.call(trace.signatures[used[k][0]], source) for k, source in enumerate(sources)], np.int32),
-        np.array([word.even for word in said], np.bool_),
-        tuple(word.stated for word in said),
-        tuple(sources),
-    )
-    return Part(trace, group_rank, rows, sequences, kinds, stated)
 
 
 def _distinct(

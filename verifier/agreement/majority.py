@@ -143,17 +143,19 @@ class Lineup:
 
 def line_up(columns: GroupColumns) -> Lineup:
     """Part the ranks by their calls, from the first position on that every rank's records still hold."""
-    start = max(int(part.sequences[0]) for part in columns.parts)
+    start = max(int(part.sequences[0]) for part, _ in columns.classes())
     known: dict[tuple[bytes, bytes], Ints | None] = {}
     same: dict[bytes, CallSequence] = {}
-    for index, part in enumerate(columns.parts):
+    of: dict[int, CallSequence] = {}
+    for part, alike in columns.classes():
         key = part.course()
         if key not in known:
             known[key] = _dense(part, start)
         tokens = known[key]
         if tokens is not None:
-            course = same.setdefault(fingerprint(tokens), CallSequence(tokens, {}))
-            course.members[index] = len(tokens)
+            of |= dict.fromkeys(alike, same.setdefault(fingerprint(tokens), CallSequence(tokens, {})))
+    for index in sorted(of):
+        of[index].members[index] = len(of[index].tokens)
     common = sorted(same.values(), key=lambda course: -len(course.members))[:_COURSES]
     courses = _longest(sorted(common, key=lambda course: -len(course.tokens)))
     courses.sort(key=lambda course: (-len(course.members), -len(course.tokens), min(course.members)))

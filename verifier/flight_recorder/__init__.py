@@ -19,10 +19,16 @@ from typing import Final
 from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
 from simcoll.verifier.flight_recorder.dump import Dump, assemble
-from simcoll.verifier.flight_recorder.entries import EntryColumns
+from simcoll.verifier.flight_recorder.entries import ENTRY_LIMIT, EntryColumns
 from simcoll.verifier.flight_recorder.jobs import traces_of
 from simcoll.verifier.flight_recorder.json_reader import JsonStream
-from simcoll.verifier.flight_recorder.pickle_machine import ENTRIES, CutError, PickleStream, UnsafeDumpError
+from simcoll.verifier.flight_recorder.pickle_machine import (
+    ENTRIES,
+    CutError,
+    ForgottenError,
+    PickleStream,
+    UnsafeDumpError,
+)
 from simcoll.verifier.flight_recorder.pickle_reader import Follower, read_pickle
 
 __all__ = ["SIZE_LIMIT", "Dump", "UnreadableError", "looks_like_dump", "read_dump", "traces_of"]
@@ -44,10 +50,14 @@ def read_dump(path: str | Path) -> Dump:
     """Read one dump, whole or cut; raises :class:`UnreadableError` where nothing can be read, and nothing else."""
     name = str(path)
     data, written_ns = _contents(name)
-    columns = EntryColumns()
     if not looks_like_dump(data[:4096]):
         raise UnreadableError(f"{name}: is no Flight Recorder dump: it is neither a pickle nor a JSON object")
-    found, problem = _json(data, columns) if _is_json(data[:4096]) else _pickle(data, columns)
+    columns = EntryColumns()
+    try:
+        found, problem = _json(data, columns) if _is_json(data[:4096]) else _pickle(data, columns)
+    except ForgottenError:
+        columns = EntryColumns()
+        found, problem = _pickle(data, columns, together=False)
     if problem is not None and not columns.count:
         raise UnreadableError(f"{name}: cannot be read as a Flight Recorder dump: {problem}")
     if not columns.count and not _is_dump(found):
@@ -72,8 +82,8 @@ def _is_json(head: bytes) -> bool:
     return start[:1] == b"{" and start[1:] in (b"", b'"', b"}", b" ", b"\n", b"\r", b"\t")
 
 
-def _pickle(data: bytes, columns: EntryColumns) -> tuple[Mapping[object, object], str | None]:
-    stream = PickleStream(data, Follower(columns, data))
+def _pickle(data: bytes, columns: EntryColumns, *, together: bool = True) -> tuple[Mapping[object, object], str | None]:
+    stream = PickleStream(data, Follower(columns, data) if together else Follower(columns, data, ENTRY_LIMIT))
     try:
         whole = read_pickle(stream)
     except CutError:

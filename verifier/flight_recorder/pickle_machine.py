@@ -33,11 +33,15 @@ class UnsafeDumpError(Exception):
     """The file asks for something that no dump has; the text names it."""
 
 
+class ForgottenError(Exception):
+    """The file refers to a part of an entry that was not kept, because it was read together with others."""
+
+
 class PickledEntries(Protocol):
     """The consumer of a dump's entries."""
 
     def take(self, entry: dict[object, object], stream: PickleStream) -> None:
-        """One entry, which stood in the file from ``stream.began`` to ``stream.at``; may move ``stream.at`` on."""
+        """One entry, which stood in the file from ``stream.began`` to ``stream.at``; may skip others."""
         ...
 
 
@@ -47,22 +51,27 @@ Handler: TypeAlias = "Callable[[PickleStream], object]"
 class PickleStream:
     """A pickle being read: the stack, the places of marks in it, the memo.
 
-    ``began`` is the place in the file of the entry that was handed on last, ``fresh`` True if it memoized anything.
+    ``began`` is the place in the file of the entry that was handed on last. It is ``usual`` if it begins with its dict
+    and memoizes nothing under a number that it states; ``memoized`` counts what it memoizes under the next free number,
+    as Python's pickler does from protocol 4 on with each container.
     """
 
     def __init__(self, data: bytes, entries: PickledEntries) -> None:
         self.data = data
         self.at = 0
         self.began = 0
-        self.fresh = False
+        self.usual = True
+        self.memoized = 0
         self.stack: list[object] = []
         self.marks: list[int] = []
         self._spots: dict[int, tuple[int, int]] = {}
-        self._puts = 0
+        self._puts = self._memoized = self._passed = 0
+        self._usual = True
+        self._opened = (0, 0, 0, 0, 0)
         self._items: list[object] = []
         self._memo: dict[int, object] = {}
         self._entries = entries
-        self._begun = (0, 0, 0)
+        self._begun = self._opened
         self._opcodes = 0
         self._containers = 0
         self._spared = 0
@@ -130,10 +139,17 @@ class PickleStream:
         self._containers += 1
         self.stack.append(value)
 
+    def open_dict(self) -> None:
+        """Push a new dict, and remember where: it may be an entry."""
+        self._opened = self.at - 1, self._puts, self._memoized, self._containers, self._opcodes
+        self.open({})
+
     def mark(self) -> None:
         """Remember the place at which the items of a container begin."""
         if len(self.marks) == 2 and self._in_entries():
-            self.began, self._begun = self.at - 2, (self._puts, self._containers, self._opcodes)
+            self._begun, self.began = self._opened, self._opened[0]
+            # Between the dict and the mark there is room to memoize it, and for nothing else.
+            self._usual = self.at - 2 - self.began <= 1
         self.marks.append(len(self.stack))
         self._containers += 1
 
@@ -174,12 +190,20 @@ class PickleStream:
     def get(self, index: int) -> None:
         """Push a memoized object."""
         if index not in self._memo:
+            if self._passed and index < len(self._memo) + self._passed:
+                raise ForgottenError
             raise UnsafeDumpError("it refers to what it does not hold")
         self.stack.append(self._memo[index])
 
     def memoize(self) -> None:
         """Memoize under the next free number."""
-        self.put(len(self._memo))
+        self._memo[len(self._memo) + self._passed] = self.top()
+        self._memoized += 1
+
+    def skip(self, end: int, memoized: int) -> None:
+        """Go on behind entries that were read together and memoized so much under the next free numbers."""
+        self.at = end
+        self._passed += memoized
 
     def set_items(self) -> None:
         """Give a dict its items; a whole entry of the dump is handed on."""
@@ -221,12 +245,15 @@ class PickleStream:
 
     def _hand_on(self, entry: dict[object, object]) -> None:
         self.stack.pop()
-        self.fresh = self._puts != self._begun[0]
+        _, puts, memoized, containers, opcodes = self._begun
+        kept = self._puts != puts or self._memoized != memoized
+        self.usual, self.memoized = self._usual and self._puts == puts, self._memoized - memoized
+        end = self.at
         self._entries.take(entry, self)
-        if not self.fresh:
+        if not kept:
             # None of its items stays behind.
-            _, self._containers, self._opcodes = self._begun
-            self._spared += self.at - self.began
+            self._containers, self._opcodes = containers, opcodes
+        self._spared += self.at - (end if kept else self.began)
 
 
 def refusal(code: int) -> str:

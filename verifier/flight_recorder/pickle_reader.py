@@ -34,6 +34,7 @@ NUMBERS: Final = {ord("K"): (1, False), ord("M"): (2, False), ord("J"): (4, True
 """The opcodes of small numbers: how many bytes, and whether they have a sign."""
 LONG: Final = 0x8A
 FLOAT: Final = ord("G")
+_MEMOIZE: Final = 0x94
 _LONG_LIMIT: Final = 16
 
 
@@ -133,7 +134,7 @@ _HANDLERS: Final[dict[int, Handler]] = {
         (b"K", lambda stream: _small(stream, 0x4B)),
         (b"(", PickleStream.mark),
         (b"]", lambda stream: stream.open([])),
-        (b"}", lambda stream: stream.open({})),
+        (b"}", PickleStream.open_dict),
         (b"e", lambda stream: stream.append_items(stream.popped())),
         (b"u", PickleStream.set_items),
         (b"M", lambda stream: _small(stream, 0x4D)),
@@ -199,22 +200,24 @@ class Follower:
         """One entry, and those behind it that are of a known kind."""
         sound = self._columns.take(entry)
         self._seen += 1
-        # An entry that memoizes something is like no other.
-        if not sound or stream.fresh or stream.at - stream.began > _LARGEST:
+        # An entry that states numbers under which it is memoized is like no other.
+        if not sound or not stream.usual or stream.at - stream.began > _LARGEST:
             return
         if self._stretches is None:
             if self._seen < self._before:
                 return
             self._stretches = Stretches(self._data, stream.began, _key_size(self._data, stream.began))
         self._stretches.learn(stream, self._columns)
-        rows, stream.at = self._stretches.follow(stream.at)
+        rows, end, memoized = self._stretches.follow(stream.at)
         if len(rows):
+            stream.skip(end, memoized)
             self._columns.add(rows)
 
 
 def _key_size(data: bytes, at: int) -> int:
-    """The number of bytes that mark an entry's beginning: the dict, the mark, the number of its first key."""
-    return {ord("h"): 4, ord("j"): 7}.get(data[at + 2], 0)
+    """The number of bytes that mark an entry's beginning: the dict (memoized or not), the mark, its first key."""
+    mark = at + 1 + (data[at + 1] == _MEMOIZE)
+    return {ord("h"): mark - at + 3, ord("j"): mark - at + 6}.get(data[mark + 1], 0)
 
 
 class Stretches:
@@ -230,6 +233,7 @@ class Stretches:
         self._starts = np.array(starts, np.int64)
         self._rows = np.zeros(max(len(starts) - 1, 0), ROW)
         self._known = np.zeros(len(starts), np.bool_)
+        self._memoized = np.zeros(len(starts), np.int64)
         self._open: dict[int, Shelf] = {}
         lengths = np.diff(self._starts)
         for length in np.unique(lengths[lengths <= _LARGEST]).tolist():
@@ -252,15 +256,16 @@ class Stretches:
             rows[column] = mould.values(found, offset, code)
         self._rows[places] = rows
         self._known[places] = True
+        self._memoized[places] = stream.memoized
 
-    def follow(self, at: int) -> tuple[Rows, int]:
-        """The entries from a place of the file on whose kind is known, and the place of their end."""
+    def follow(self, at: int) -> tuple[Rows, int, int]:
+        """The entries from a place on whose kind is known, the place of their end, and how much they memoize."""
         first = int(np.searchsorted(self._starts, at))
         if first >= len(self._starts) or self._starts[first] != at:
-            return self._rows[:0], at
+            return self._rows[:0], at, 0
         # The last stretch has no end, so that its kind is never known.
         last = first + int(np.argmin(self._known[first:]))
-        return self._rows[first:last], int(self._starts[last])
+        return self._rows[first:last], int(self._starts[last]), int(self._memoized[first:last].sum())
 
 
 class Shelf:

@@ -83,6 +83,8 @@ def as_recorded(traces: Sequence[Trace], recorded: Sequence[Trace], findings: Se
 
 
 def _as_recorded(trace: Trace, before: Trace, places: Collection[tuple[str, int | None]]) -> Trace:
+    if trace is before:
+        return trace
     slots = trace.slots
     worked_out = (slots["state"] == State.FAILED) & (before.slots["state"] != State.FAILED)
     for row in np.flatnonzero(worked_out).tolist():

@@ -47,10 +47,10 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
         return None
     if any(is_dump(part.trace) for part in columns.parts):
         return None
-    devices = [bool((part.trace.slots["flags"][part.rows] & ON_DEVICE).any()) for part in columns.parts]
+    devices = [bool((one.trace.slots["flags"][one.rows] & ON_DEVICE).any()) for one, _ in columns.classes()]
     if any(devices) and not all(devices):
         return None
-    known = [_completed(part, on_device=devices[0]) for part in columns.parts]
+    known = _completed(columns, on_device=devices[0])
     if _most_lost(known) < _SECONDS_LOST:
         return None
     times = _durations(known)
@@ -93,16 +93,21 @@ def _durations(known: Sequence[_Inside]) -> npt.NDArray[np.float64]:
     return np.stack([seconds[np.searchsorted(sequences, common)] for sequences, seconds in known], axis=1)
 
 
-def _completed(part: Part, *, on_device: bool) -> _Inside:
-    slots, rows = part.trace.slots, part.rows
-    inside = (slots["state"][rows] == State.COMPLETED) & ((slots["flags"][rows] & ASYNCHRONOUS) == 0)
-    if on_device:
-        inside &= (slots["flags"][rows] & ON_DEVICE) != 0
-    sequences = part.sequences
-    if not inside.all():
-        rows, sequences = rows[inside], sequences[inside]
-    came = slots["started_ns" if on_device else "scheduled_ns"][rows]
-    return sequences, (slots["finished_ns"][rows].astype(np.float64) - came) / 1e9
+def _completed(columns: GroupColumns, *, on_device: bool) -> list[_Inside]:
+    """The synchronous collectives that each rank completed, and for how long it was inside."""
+    known: dict[int, _Inside] = {}
+    for one, alike in columns.classes():
+        slots, rows, sequences = one.trace.slots, one.rows, one.sequences
+        inside = (slots["state"][rows] == State.COMPLETED) & ((slots["flags"][rows] & ASYNCHRONOUS) == 0)
+        if on_device:
+            inside &= (slots["flags"][rows] & ON_DEVICE) != 0
+        if not inside.all():
+            rows, sequences = rows[inside], sequences[inside]
+        for place in alike:
+            slots = columns.parts[place].trace.slots
+            came = slots["started_ns" if on_device else "scheduled_ns"][rows]
+            known[place] = sequences, (slots["finished_ns"][rows].astype(np.float64) - came) / 1e9
+    return [known[place] for place in range(len(columns.parts))]
 
 
 def _span(part: Part, *, on_device: bool) -> float:

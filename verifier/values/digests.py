@@ -112,8 +112,11 @@ def _of_group(columns: GroupColumns, known: dict[int, WrittenValues]) -> Iterabl
     for part in parts:
         if id(part.trace) not in known:
             known[id(part.trace)] = written_values(part.trace)
-        index = int(part.trace.slots["group"][part.rows[0]]) if len(part.rows) else -1
-        written.append(known[id(part.trace)].get(index, {}))
+        index = int(part.trace.slots["group"][part.rows[0]]) if len(part.rows) and known[id(part.trace)] else -1
+        mine = known[id(part.trace)].get(index)
+        if not mine:
+            return
+        written.append(mine)
     common = set(written[0]).intersection(*written[1:])
     for sequence in sorted(common):
         ranks = [_rank_values(part, sequence, each[sequence]) for part, each in zip(parts, written, strict=True)]

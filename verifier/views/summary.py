@@ -10,7 +10,7 @@ row's factor times the larger side of the call, by that time (:attr:`simcoll.spe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source, State
-from simcoll.core.trace import AWAITED, ON_DEVICE, Life, Stall, Trace, record_at
+from simcoll.core.trace import AWAITED, ON_DEVICE, Life, Slots, Stall, Trace, record_at
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.columns import GroupColumns, Part
@@ -179,7 +179,7 @@ def on_device(part: Part) -> npt.NDArray[np.bool_]:
     Coalesced calls share both times, which belong to none of them alone.
     """
     slots, rows = part.trace.slots, part.rows
-    mask = ((slots["flags"][rows] & ON_DEVICE) != 0) & (slots["state"][rows] == State.COMPLETED)
+    mask = _timed_by_device(part)
     began, ended = slots["started_ns"][rows], slots["finished_ns"][rows]
     shared = (began[1:] == began[:-1]) & (ended[1:] == ended[:-1])
     mask[1:] &= ~shared
@@ -188,11 +188,21 @@ def on_device(part: Part) -> npt.NDArray[np.bool_]:
     return kept
 
 
+def _timed_by_device(part: Part) -> npt.NDArray[np.bool_]:
+    """A mask of a rank's collectives that have ended by the time of a device."""
+    slots, rows = part.trace.slots, part.rows
+    mask: npt.NDArray[np.bool_] = (slots["flags"][rows] & ON_DEVICE) != 0
+    mask &= slots["state"][rows] == State.COMPLETED
+    return mask
+
+
 def _of_group(
     columns: GroupColumns,
 ) -> list[tuple[_Kind, npt.NDArray[np.uint32], npt.NDArray[np.float64]]]:
     """Positions and seconds of each kind of collective that the devices of all members have ended."""
     if len(columns.parts) != len(columns.group.ranks) or len(columns.parts) < 2:
+        return []
+    if not all(_timed_by_device(part).any() for part, _ in columns.classes()):
         return []
     masks = [on_device(part) for part in columns.parts]
     if not all(mask.any() for mask in masks):
@@ -286,10 +296,15 @@ def kind_of(group: Group) -> tuple[str, int]:
 def progress_of(traces: Sequence[Trace]) -> tuple[Progress, ...]:
     """Progress by kind of group, in the order in which the groups were made; groups without a collective stay out."""
     parts: dict[tuple[str, tuple[int, ...]], list[_Part]] = {}
+    alike: dict[bytes, list[tuple[int, npt.NDArray[np.uint32], int]]] = {}
     for trace in traces:
-        for part in _parts(trace):
-            group = trace.groups[part.index]
-            parts.setdefault((group.name, group.ranks), []).append(part)
+        known = alike.get(trace.alike) if trace.alike else None
+        if known is None:
+            known = alike[trace.alike] = _finished(trace.slots)
+        for index, finished, begun in known:
+            if index < len(trace.groups):
+                group = trace.groups[index]
+                parts.setdefault((group.name, group.ranks), []).append(_Part(trace, index, finished, begun))
     recorded = {trace.rank for trace in traces}
     kinds: dict[tuple[str, int], _OneKind] = {}
     for members in parts.values():
@@ -301,29 +316,32 @@ def progress_of(traces: Sequence[Trace]) -> tuple[Progress, ...]:
     return tuple(_progress(*key, kind) for key, kind in kinds.items())
 
 
-def _parts(trace: Trace) -> Iterator[_Part]:
-    slots = trace.slots
-    rows = np.flatnonzero((slots["p2p_sequence"] == 0) & (slots["group"] < len(trace.groups)))
+def _finished(slots: Slots) -> list[tuple[int, npt.NDArray[np.uint32], int]]:
+    """Each group with a collective: its index, the finished collectives of its last life, and how many lives began."""
+    rows = np.flatnonzero(slots["p2p_sequence"] == 0)
     index, sequence = slots["group"][rows], slots["sequence"][rows]
     done = slots["state"][rows] == State.COMPLETED
-    for group in np.flatnonzero(np.bincount(index, minlength=1)) if len(rows) else ():
+    found = []
+    for group in np.unique(index):
         mine = index == group
         # A group that was destroyed and made again counts from 1 again.
         begun = np.flatnonzero(mine & (sequence == 1))
         mine[: begun[-1] if len(begun) else 0] = False
-        yield _Part(trace, int(group), sequence[mine & done], len(begun))
+        found.append((int(group), sequence[mine & done], len(begun)))
+    return found
 
 
 def _last_finished(parts: Sequence[_Part], present: int) -> Record | None:
     """The record of the last collective that these members finished, all ``present`` ones; None where there is none."""
     lives = max(part.lives for part in parts)
     here = [part for part in parts if part.lives == lives or part.index in part.trace.dropped]
-    if len(here) < present or not all(len(part.finished) for part in here):
+    distinct = [*{id(part.finished): part for part in here}.values()]
+    if len(here) < present or not all(len(part.finished) for part in distinct):
         return None
-    last = min(int(part.finished.max()) for part in here)
-    if not all((part.finished == last).any() for part in here):
-        common = here[0].finished
-        for part in here[1:]:
+    last = min(int(part.finished.max()) for part in distinct)
+    if not all((part.finished == last).any() for part in distinct):
+        common = distinct[0].finished
+        for part in distinct[1:]:
             common = common[np.isin(common, part.finished)]
         if not len(common):
             return None

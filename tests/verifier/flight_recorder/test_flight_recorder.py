@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 
 import numpy as np
@@ -17,7 +18,10 @@ from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
 from simcoll.verifier.flight_recorder import UnreadableError, looks_like_dump, read_dump, traces_of
 from simcoll.verifier.flight_recorder.dump import UNKNOWN
+from simcoll.verifier.flight_recorder.entries import EntryColumns
 from simcoll.verifier.flight_recorder.jobs import ranks_of
+from simcoll.verifier.flight_recorder.pickle_machine import ForgottenError, PickleStream
+from simcoll.verifier.flight_recorder.pickle_reader import Follower, read_pickle
 from simcoll.verifier.postmortem import judge
 from tests.support.flight_dumps import MINOR_VERSIONS, START_NS, USER, WRITERS, document, entry, message, torch_pickle
 from tests.support.seeds import drawn
@@ -523,11 +527,49 @@ def test_entries_that_are_read_together_are_read_as_one_by_one(kinds, times):
     assert (together.calls, together.sources, together.groups) == (alone.calls, alone.sources, alone.groups)
 
 
-def _columns(data, before):
-    from simcoll.verifier.flight_recorder.entries import EntryColumns
-    from simcoll.verifier.flight_recorder.pickle_machine import PickleStream
-    from simcoll.verifier.flight_recorder.pickle_reader import Follower, read_pickle
+@pytest.mark.slow
+@settings(max_examples=drawn(150, 3), deadline=None)
+@given(st.lists(FIELDS, min_size=3, max_size=12), st.integers(2, 6), st.sampled_from([2, 4, 5]))
+def test_entries_that_pythons_pickler_wrote_are_read_together_as_one_by_one(kinds, times, protocol):
+    entries = [entry(0, **fields) for fields in kinds * times]
+    data = pickle.dumps(pickle.loads(torch_pickle(document(entries))), protocol)
+    together, alone = _columns(data, 2), _columns(data, 1 << 30)
+    assert np.array_equal(together.rows(), alone.rows())
+    assert (together.calls, together.sources, together.groups) == (alone.calls, alone.sources, alone.groups)
 
+
+def test_entries_that_pythons_pickler_wrote_are_read_together():
+    """Each of them memoizes its containers, under the next free number."""
+    data = pickle.dumps(pickle.loads(torch_pickle(document([entry(number) for number in range(40)]))), 4)
+    alone = []
+
+    class Counting(Follower):
+        def take(self, entry, stream):
+            alone.append(entry)
+            super().take(entry, stream)
+
+    columns = EntryColumns()
+    follower = Counting(columns, data)
+    read_pickle(PickleStream(data, follower))
+    assert columns.count == 40
+    assert len(alone) < 8
+
+
+def test_an_entry_that_refers_to_a_part_of_one_that_was_read_with_others(tmp_path):
+    """A tool may have put one list into several entries: the file is then read entry by entry."""
+    entries = pickle.loads(torch_pickle(document([entry(number) for number in range(40)])))
+    entries["entries"][-1]["input_sizes"] = entries["entries"][-5]["input_sizes"]
+    path = tmp_path / "rank_0"
+    path.write_bytes(pickle.dumps(entries, 4))
+    data = path.read_bytes()
+    with pytest.raises(ForgottenError):
+        _columns(data, 2)
+    dump = read_dump(path)
+    assert len(dump.slots) == 40
+    assert not dump.problems
+
+
+def _columns(data, before):
     columns = EntryColumns()
     stream = PickleStream(data, Follower(columns, data, before))
     read_pickle(stream)
