@@ -50,8 +50,8 @@ class FabricConstants:
 class Calibration:
     """All of them, in seconds or as factors.
 
-    ``fill`` is the time that a pipeline needs to fill in protocol Simple: in a ring or tree (``chain``), and in NVLS, for
-    eight GPUs of a domain; for each level of a tree across the network, and for each second of the fabric's own step.
+    ``fill`` is the time that a pipeline needs to fill in protocol Simple: in a ring or tree (``chain``) and in NVLS for
+    eight GPUs of a domain, for each level of a tree across the network, and for each second of the fabric's own step.
     ``fill_reach`` is the share of that time which a message takes that fills it half; ``fill_tree`` the part of it that
     LL128 over a tree needs. ``ring`` is the share of NVLink that a ring achieves, ``ll128`` that of NCCL's figure that
     LL128 does, ``ll_ring`` that of LL over a ring across the network. ``exchange`` is the share of a tree's bandwidth

@@ -135,7 +135,7 @@ class _Tuner:
             yield self._nvls(op, algorithm)
 
     def _ring(self, op: str) -> Iterator[Curve]:
-        """An all_gather has no pipeline to fill: each rank has data of its own to send in every step, and adds nothing."""
+        """An all_gather has no pipeline to fill: all ranks send from the first step on, and add nothing."""
         n, m = self.shape.ranks, self.shape.domains
         passes = 2 if op == "all_reduce" else 1
         rooted = op in ("broadcast", "reduce")
