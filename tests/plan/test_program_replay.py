@@ -141,8 +141,8 @@ def test_sharded_layers_are_gathered_beside_the_layers_before(nodes: int, seq_le
     closed = closed_form(found, {"contention": 0.0})
     assert closed.kernels.total + closed.data == pytest.approx(job.seconds(graph), rel=0.08)
     # With stragglers and contention, as dry runs are priced.
-    closed = found.step.kernels.total + found.step.data + found.step.stragglers
-    assert closed == pytest.approx(job.seconds(graph, reached("h100")), rel=0.08)
+    whole = found.step.kernels.total + found.step.data + found.step.stragglers
+    assert whole == pytest.approx(job.seconds(graph, reached("h100")), rel=0.08)
 
 
 def across(place: int, shards: int, replicas: int) -> tuple[int, ...]:
