@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import cast
 
-from simcoll.estimator.nccl_tables import AMPERE, BLACKWELL, HOPPER
+from simcoll.estimator.nccl_tables import BLACKWELL, HOPPER
 
 GENERATION_NAMES = ("volta", "ampere", "hopper", "blackwell")
 
@@ -50,8 +50,8 @@ class FabricConstants:
 class Calibration:
     """All of them, in seconds or as factors.
 
-    ``fill`` is the time that a pipeline needs to fill in protocol Simple: in a ring, in NVLS (times (GPUs of the domain
-    / 8) ** ``fill_growth``), for each level of a tree across the network, and for each second of the fabric's own step.
+    ``fill`` is the time that a pipeline needs to fill in protocol Simple: in a ring or tree (``chain``) and in NVLS for
+    eight GPUs of a domain, for each level of a tree across the network, and for each second of the fabric's own step.
     ``fill_reach`` is the share of that time which a message takes that fills it half; ``fill_tree`` the part of it that
     LL128 over a tree needs. ``ring`` is the share of NVLink that a ring achieves, ``ll128`` that of NCCL's figure that
     LL128 does, ``ll_ring`` that of LL over a ring across the network. ``exchange`` is the share of a tree's bandwidth
@@ -63,9 +63,8 @@ class Calibration:
     ring: float
     ll128: float
     ll_ring: float
-    fill_ring: float
+    fill_chain: float
     fill_nvls: float
-    fill_growth: float
     fill_network: float
     fill_step: float
     fill_reach: float
@@ -80,10 +79,8 @@ class Calibration:
         """The constants of a generation of NCCL's tables."""
         return self.generations[GENERATION_NAMES[index]]
 
-    def fabric(self, name: str | None, generation: int) -> FabricConstants:
-        """The constants of a network; the first EFA came with the A100, an unknown one is InfiniBand."""
-        if name == "efa" and generation <= AMPERE:
-            return self.fabrics["efa1"]
+    def fabric(self, name: str | None) -> FabricConstants:
+        """The constants of a network; an unknown one is InfiniBand."""
         return self.fabrics.get(name or "ib", self.fabrics["ib"])
 
 

@@ -35,6 +35,10 @@ _ANY = ("ring", "tree", "nvls", "nvls_tree", "pat")
 _CONFIGURED = {"tcpx": (("ring",), ("Simple",)), "tcpxo": (("ring", "tree"), ("LL128", "Simple"))}
 """Google's settings for its networks: NCCL_ALGO, NCCL_PROTO, NCCL_NVLS_ENABLE=0 (GPUDirect-TCPX and -TCPXO)."""
 
+_SENDS_ON_EFA = (_ANY, ("Simple",))
+"""Before Hopper's servers EFA has no RDMA writes that arrive in order, which LL and LL128 need: Amazon's plugin sets
+NCCL_PROTO=simple (aws-ofi-nccl, ``platform-aws.c``: protocol SENDRECV for p4d and p4de, RDMA from p5 on)."""
+
 
 def runs(spec: CollectiveSpec) -> tuple[str, ...]:
     """Returns those of a row's schedules that NCCL would run."""
@@ -44,14 +48,26 @@ def runs(spec: CollectiveSpec) -> tuple[str, ...]:
 def chosen_from(spec: CollectiveSpec, shape: ClusterShape, constants: Calibration) -> list[Curve]:
     """The curves that NCCL chooses from, as the fabric configures it."""
     curves = [curve for name in runs(spec) for curve in curves_of(spec.name, name, shape, constants)]
-    algorithms, protocols = _CONFIGURED.get(shape.fabric or "", (_ANY, PROTOCOLS))
     if shape.domains == 1:
         return curves
+    algorithms, protocols = _configured(shape)
     return [
         curve
         for curve in curves
         if curve.protocol in protocols and (curve.algorithm in algorithms or curve.algorithm not in _ANY)
     ]
+
+
+def _configured(shape: ClusterShape) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The algorithms and protocols that NCCL may choose on the fabric."""
+    if shape.fabric == "efa" and _generation(shape) <= tables.AMPERE:
+        return _SENDS_ON_EFA
+    return _CONFIGURED.get(shape.fabric or "", (_ANY, PROTOCOLS))
+
+
+def _generation(shape: ClusterShape) -> int:
+    """The tables' row; an unknown GPU is like an A100."""
+    return tables.GENERATIONS.get(shape.family or "", tables.AMPERE)
 
 
 def curves_of(op: str, algorithm: str, shape: ClusterShape, constants: Calibration) -> list[Curve]:
@@ -69,7 +85,7 @@ def before_first_step(algorithm: str, protocol: str | None) -> float:
 
 def network_step(shape: ClusterShape, constants: Calibration) -> float:
     """Seconds that a fabric adds to a step across it."""
-    return constants.fabric(shape.fabric, tables.GENERATIONS.get(shape.family or "", tables.AMPERE)).step
+    return constants.fabric(shape.fabric).step
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +105,9 @@ class _Tuner:
 
     def __init__(self, shape: ClusterShape, constants: Calibration) -> None:
         self.shape, self.constants = shape, constants
-        self.index = tables.GENERATIONS.get(shape.family or "", tables.AMPERE)
+        self.index = _generation(shape)
         self.generation: Generation = constants.generation(self.index)
-        self.fabric: FabricConstants = constants.fabric(shape.fabric, self.index)
+        self.fabric: FabricConstants = constants.fabric(shape.fabric)
         self.near = "nvlink" if shape.inside is None or shape.inside.kind == "nvlink" else "pcie"
         self.several = shape.domains > 1
         self.levels = math.log2(shape.domains)
@@ -119,12 +135,13 @@ class _Tuner:
             yield self._nvls(op, algorithm)
 
     def _ring(self, op: str) -> Iterator[Curve]:
+        """An all_gather has no pipeline to fill: all ranks send from the first step on, and add nothing."""
         n, m = self.shape.ranks, self.shape.domains
         passes = 2 if op == "all_reduce" else 1
         rooted = op in ("broadcast", "reduce")
         steps, crossing, share = passes * (n - 1), passes * (m - 1), 1.0 if rooted else passes * (n - 1) / n
         sides = self._sides(share, share, self.constants.ring, self.fabric.bandwidth * self.fabric.ring)
-        fill = self.constants.fill_ring * self.shape.local / 8 + self._network_fill() * max(1.0, self.levels)
+        fill = 0.0 if op == "all_gather" else self._chain_fill()
         for protocol in self._protocols():
             latency = tables.BASE_LATENCY["ring"][protocol] + (steps - crossing) * self._near_step("ring", protocol)
             latency += crossing * self._far_step("ring", protocol)
@@ -138,7 +155,7 @@ class _Tuner:
         share = tables.TREE_SHARE * self.constants.ring
         sides = self._sides(2.0, tree_share(shape.domains), share, self.fabric.bandwidth)
         cap = 2 / tables.ll_bandwidth(self.index, shape.domains, shape.cpu)
-        fill = self.constants.fill_ring * shape.local / 8 + self._network_fill() * max(1.0, self.levels)
+        fill = self._chain_fill()
         for protocol in self._protocols():
             steps = (shape.local - 1) * tables.STEP_LATENCY[self.near]["tree"][protocol]
             steps += self.levels * self._far_step("tree", protocol)
@@ -158,7 +175,7 @@ class _Tuner:
         sides = self._sides(load, tree_share(shape.domains), achieved, self.fabric.bandwidth)
         step = tables.NVLS_TREE_STEP + self.fabric.step
         latency = tables.NVLS_LATENCY + 2 * self.levels * step
-        fill = constants.fill_nvls * (shape.local / 8) ** constants.fill_growth + self._network_fill() * self.levels
+        fill = constants.fill_nvls * shape.local / 8 + self._network_fill() * self.levels
         return self._curve(algorithm, SIMPLE, latency, sides, 1.0, 0.0, fill)
 
     def _pat(self) -> Curve:
@@ -182,7 +199,7 @@ class _Tuner:
         sides = self._sides(share, crowd, constants.ring, self.fabric.bandwidth * constants.exchange)
         latency = constants.exchange_base + constants.exchange_peer * (shape.ranks - 1)
         latency += 2 * self._far_step("tree", LL)
-        return self._curve(algorithm, SIMPLE, latency, sides, 1.0, 0.0, constants.fill_ring)
+        return self._curve(algorithm, SIMPLE, latency, sides, 1.0, 0.0, constants.fill_chain)
 
     def _other(self, op: str, algorithm: str) -> Curve:
         """Any schedule, at the cost of NCCL's steps and at achieved bandwidths."""
@@ -245,11 +262,21 @@ class _Tuner:
         return max(step, tables.net_overhead(self.shape.cpu, protocol)) if self.several else step
 
     def _far_step(self, algorithm: str, protocol: int) -> float:
-        """With one GPU in each domain NCCL takes a tree's latency for a ring's as well."""
+        """With one GPU in each domain NCCL takes a tree's latency for a ring's as well.
+
+        Data of protocol Simple that the network writes to a GPU before Hopper is flushed by a read over the network
+        (``ncclTopoNeedFlush``), which NCCL's tuner counts as the fabric's latency once more.
+        """
         if not self.several:
             return 0.0
         named = "tree" if self.shape.local == 1 else algorithm
-        return max(tables.STEP_LATENCY["network"][named][protocol] + self.fabric.step, self.shape.outside_latency)
+        flushes = protocol == SIMPLE and self.index <= tables.AMPERE
+        step = tables.STEP_LATENCY["network"][named][protocol] + self.fabric.step * (2.0 if flushes else 1.0)
+        return max(step, self.shape.outside_latency)
+
+    def _chain_fill(self) -> float:
+        """Seconds to fill a ring, or a tree, whose ranks within a domain form a chain."""
+        return self.constants.fill_chain * self.shape.local / 8 + self._network_fill() * max(1.0, self.levels)
 
     def _network_fill(self) -> float:
         """Seconds to fill the pipeline; none where all latency hides behind the bytes."""

@@ -88,7 +88,8 @@ def reached(gpu: str) -> RooflineRates:
     for dtype in ("bfloat16", "float16"):
         flops[f"{dtype} attention"] = plain.attention
         flops[f"{dtype} causal attention"] = 2 * plain.attention
-    return RooflineRates(flops, plain.memory, adds=True)
+    shares = plain.share("stragglers"), plain.share("contention")
+    return RooflineRates(flops, plain.memory, True, *shares)
 
 
 class Rates:

@@ -8,7 +8,6 @@ The gradients' reduction of ZeRO 0 to 2 runs beside the last micro-batch's backw
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from simcoll.plan.model import Model
 from simcoll.plan.rates import Rates, Seconds
 from simcoll.plan.traffic import Traffic, held
 from simcoll.plan.work import Work
+from simcoll.pricing.waits import slowed_beside, wait_of_slowest
 
 _LAST_STAGE = 0.3
 """The share of the head's time that other stages wait for: frameworks give the last stage fewer layers."""
@@ -114,14 +114,10 @@ def step_time(
 
 
 def _stragglers(layout: Layout, rates: Rates) -> float:
-    """The share of a pass that ranks wait for the slowest one, where each layer's parameters are gathered from all.
-
-    The longest of n like delays with an exponential tail grows with the logarithm of n. Ranks that meet once a step
-    have the delays of all layers behind them, which are alike in the mean.
-    """
+    """The share of a pass that ranks wait for the slowest one, where each layer's parameters are gathered from all."""
     if layout.zero < 2:
         return 0.0
-    return rates.share("stragglers") * math.log(len(layout.shard_ranks()) * layout.dp_replicate)
+    return wait_of_slowest(rates.share("stragglers"), len(layout.shard_ranks()) * layout.dp_replicate)
 
 
 def _recomputed(layout: Layout, rates: Rates, forward: Seconds) -> Seconds:
@@ -142,8 +138,7 @@ def _data_parallel(layout: Layout, traffic: Traffic, rates: Rates, passes: tuple
     added = traffic.outer + behind * rates.share("overlapped.exposed")
     backward = traffic.gather_backward + traffic.scatter
     for compute, beside in ((forward, traffic.gather_forward), (both - forward, backward)):
-        slower = compute * (1 + rates.share("contention") * min(1.0, beside / compute))
-        added += max(slower, beside) - compute
+        added += max(slowed_beside(rates.share("contention"), compute, beside), beside) - compute
     return added
 
 

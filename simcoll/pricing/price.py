@@ -18,6 +18,7 @@ from simcoll.pricing.collective_prices import PLAIN, EstimateOptions, JobPrices,
 from simcoll.pricing.compute import COUNTED, Counted, Straggler, with_compute, with_stragglers
 from simcoll.pricing.job import Floats, RecordedJob, recorded_job
 from simcoll.pricing.replay import Replayed, replay
+from simcoll.pricing.waits import Slowed, with_waits
 from simcoll.pricing.what_if import SlowLink, scaled, slowed
 
 __all__ = ["Pricing", "PricingError", "PricingScenario", "price", "price_job"]
@@ -39,13 +40,17 @@ class PricingScenario:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pricing:
-    """A job as it would run on a topology: the job as replayed, the price of each collective, and when it ran."""
+    """A job as it would run on a topology: the job as replayed, the price of each collective, and when it ran.
+
+    ``slowed`` is the part of each column's compute in the replay that is a wait for the slowest rank, or contention.
+    """
 
     name: str
     topology: str
     job: RecordedJob
     prices: JobPrices
     replayed: Replayed
+    slowed: Slowed
 
     @property
     def seconds(self) -> float:
@@ -74,5 +79,7 @@ def price_job(
     changed = with_stragglers(changed, scenario.stragglers)
     graph = slowed(topology, scenario.slow_links)
     prices = prices_of(changed, graph, scenario.choice)
+    counted = scenario.compute if isinstance(scenario.compute, Counted) and job.counted else None
+    changed, slowed_by = with_waits(changed, prices, None if counted is None else counted.rates(topology))
     shown = str(graph.graph.get("name", "topology"))
-    return Pricing(name or shown, shown, changed, prices, replay(changed, prices))
+    return Pricing(name or shown, shown, changed, prices, replay(changed, prices), slowed_by)

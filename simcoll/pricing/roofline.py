@@ -138,12 +138,15 @@ class RooflineRates:
     """The speed of a GPU: FLOPs/s by dtype that a program reaches, bytes/s of its memory.
 
     Attention may have a rate of its own (``bfloat16 attention``). With ``adds`` an operator takes the time of its FLOPs
-    and that of its bytes, one after the other, as rates that were fitted so have it.
+    and that of its bytes, one after the other, as rates that were fitted so have it. ``stragglers`` and ``contention``
+    are the shares of `simcoll.pricing.waits`.
     """
 
     flops: Mapping[str, float]
     memory: float
     adds: bool = False
+    stragglers: float = 0.0
+    contention: float = 0.0
 
     def seconds(self, work: OperatorWork) -> float:
         """Returns the seconds that some work takes; a dtype that is not known runs as the slowest one."""

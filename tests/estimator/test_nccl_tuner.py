@@ -30,6 +30,9 @@ def pairs(*algorithms):
         ("all_reduce", servers("h100", nodes=1), pairs("ring", "tree") | {("nvls", "Simple")}),
         ("all_reduce", servers("h100"), pairs("ring", "tree") | {("nvls_tree", "Simple")}),
         ("all_reduce", servers("h100", fabric="tcpx"), {("ring", "Simple")}),
+        ("all_reduce", servers("h100", fabric="efa"), pairs("ring", "tree") | {("nvls_tree", "Simple")}),
+        ("all_reduce", servers("a100", fabric="efa"), {("ring", "Simple"), ("tree", "Simple")}),
+        ("all_reduce", servers("a100", nodes=1, fabric="efa"), pairs("ring", "tree")),
         ("all_reduce", pcie_box(), {(name, way) for name in ("ring", "tree") for way in ("LL", "Simple")}),
         ("all_gather", servers("b200", nodes=1), pairs("ring") | {("nvls", "Simple")}),
         ("all_gather", servers("b200"), pairs("ring")),
@@ -47,12 +50,24 @@ def test_a_group_with_one_gpu_in_each_server_has_no_nvls():
 
 
 def test_latencies_are_those_of_ncclss_tables():
-    step = calibration().fabric("ib", 2).step
+    step = calibration().fabric("ib").step
     assert curve("all_reduce", "ring", "LL", servers(nodes=1)).latency == pytest.approx((6.6 + 14 * 0.6) * 1e-6)
     tree = curve("all_reduce", "tree", "LL", servers()).latency
     assert tree == pytest.approx((6.8 + 2 * (7 * 0.6 + 5.0)) * 1e-6 + 2 * step)
     ring = curve("all_gather", "ring", "Simple", servers()).latency
     assert ring == pytest.approx((8.4 + 14 * 3.4 + 14.0) * 1e-6 + step)
+
+
+def test_data_for_a_gpu_before_hopper_are_flushed_over_the_network():
+    step = calibration().fabric("ib").step
+    for family, times in (("a100", 2), ("h100", 1)):
+        tree = curve("all_reduce", "tree", "Simple", servers(family)).latency
+        assert tree == pytest.approx((8.4 + 2 * (7 * 4.0 + 14.0)) * 1e-6 + 2 * times * step)
+
+
+@pytest.mark.parametrize(("op", "fills"), [("all_gather", False), ("reduce_scatter", True), ("broadcast", True)])
+def test_an_all_gather_keeps_every_link_of_a_ring_busy_from_its_first_step(op, fills):
+    assert (curve(op, "ring", "Simple", servers()).fill > 0) == fills
 
 
 def test_ll_is_capped_whatever_the_links_carry():

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 
 from simcoll.pricing.price import Pricing
-from simcoll.pricing.views.summary import StepCosts, groups_of, kinds_of, links_of, steps_of_rank, totals_of
+from simcoll.pricing.views.summary import StepCosts, compute_of, groups_of, kinds_of, links_of, steps_of_rank, totals_of
 
 SCHEMA = "simcoll.pricing/1"
 
@@ -65,9 +65,10 @@ def _steps(found: StepCosts | None) -> object:
 
 def _ranks(priced: Pricing) -> list[dict[str, object]]:
     done = priced.replayed
-    columns = done.rank_end, done.rank_compute, done.rank_exposed, done.rank_waited
+    compute, *slowed = compute_of(priced)
+    columns = done.rank_end, compute, done.rank_exposed, done.rank_waited, *slowed
     rows = zip(priced.job.ranks, *(column.tolist() for column in columns), strict=True)
-    names = "rank", "end", "compute", "exposed", "waiting"
+    names = "rank", "end", "compute", "exposed", "waiting", "stragglers", "contention"
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 

@@ -205,6 +205,12 @@ def _facts(main: Pricing, steps: StepCosts | None) -> list[Fact]:
         Fact("Communication, overlapped", shown(totals.overlapped.mean), "behind compute, or behind each other"),
         Fact("Waiting for other ranks", shown(totals.waiting.mean), share(totals.waiting)),
     ]
+    if totals.stragglers.most:
+        slowest = f"{share(totals.stragglers)}; each layer waits for the slowest rank"
+        facts.append(Fact("Stragglers", shown(totals.stragglers.mean), slowest))
+    if totals.contention.most:
+        slower = f"{share(totals.contention)}; compute is slower beside collectives"
+        facts.append(Fact("Contention", shown(totals.contention.mean), slower))
     if links:
         busy = f"{links[0].source} -> {links[0].target}, busy for {shown(links[0].busy)}"
         facts.append(Fact("Bottleneck", links[0].link, busy))
@@ -220,7 +226,11 @@ def _bars(scenarios: Sequence[Pricing]) -> Bars:
     bars = []
     for priced in scenarios:
         totals = totals_of(priced)
-        parts = totals.compute.mean, totals.exposed.mean, totals.waiting.mean
+        parts = (
+            totals.compute.mean + totals.contention.mean,
+            totals.exposed.mean,
+            totals.waiting.mean + totals.stragglers.mean,
+        )
         text = ", ".join(f"{name} {shown(part)}" for name, part in zip(_PARTS, parts, strict=True))
         bars.append(Bar(priced.name, parts, text))
     return Bars("Where a rank's time goes", _PARTS, tuple(bars))
@@ -272,7 +282,10 @@ def _links(links: Sequence[LinkCost]) -> PageTable:
 
 def _steps(found: StepCosts) -> PageTable:
     rows = [
-        (f"{number:,}", *(shown(part) for part in (step.seconds, step.compute, step.exposed, step.waiting)))
+        (
+            f"{number:,}",
+            *map(shown, (step.seconds, step.compute + step.contention, step.exposed, step.waiting + step.stragglers)),
+        )
         for number, step in enumerate(found.steps, 1)
     ]
     headings = "step", "time", "compute", "exposed", "waiting"

@@ -36,7 +36,9 @@ class Totals:
     """Seconds per rank by use.
 
     ``communication`` is the time of all collectives that a rank takes part in, ``exposed`` the part of it in which the
-    rank was held up, ``overlapped`` the rest; ``waiting`` is for ranks that come later.
+    rank was held up, ``overlapped`` the rest; ``waiting`` is for ranks that come later. ``stragglers`` is for the
+    slowest one where the replay's ranks are equally fast, ``contention`` what compute takes longer beside collectives
+    (`simcoll.pricing.waits`).
     """
 
     communication: MeanAndRange
@@ -44,6 +46,8 @@ class Totals:
     overlapped: MeanAndRange
     waiting: MeanAndRange
     compute: MeanAndRange
+    stragglers: MeanAndRange
+    contention: MeanAndRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +126,14 @@ def totals_of(priced: Pricing) -> Totals:
         [took[program.instance[program.kind != WAIT]].sum() for program in priced.job.programs], np.float64
     )
     overlapped = np.maximum(communication - done.rank_exposed, 0.0)
-    columns = communication, done.rank_exposed, overlapped, done.rank_waited, done.rank_compute
+    columns = communication, done.rank_exposed, overlapped, done.rank_waited, *compute_of(priced)
     return Totals(*(_mean_and_range(column, ranks) for column in columns))
+
+
+def compute_of(priced: Pricing) -> tuple[Floats, Floats, Floats]:
+    """Of each rank the seconds of compute, of waits for stragglers, and of contention."""
+    whole, slowed = priced.replayed.rank_compute, priced.slowed
+    return whole * (1 - slowed.stragglers - slowed.contention), whole * slowed.stragglers, whole * slowed.contention
 
 
 def _mean_and_range(seconds: Floats, ranks: tuple[int, ...]) -> MeanAndRange:
@@ -258,6 +268,8 @@ class PricedStep:
     exposed: float
     waiting: float
     compute: float
+    stragglers: float
+    contention: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +316,12 @@ def steps_of_rank(priced: Pricing) -> StepCosts | None:
     for (low, high), (begin, end) in zip(pairwise(edges), pairwise(begins), strict=True):
         part = slice(low, high)
         own = times.instance[part][times.kind[part] != WAIT]
-        sums = [float(one[part].sum()) for one in (times.exposed, times.waited, times.compute)]
-        found.append(PricedStep(begin, end - begin, float(took[own].sum()), *sums))
+        exposed, waited, busy = (float(one[part].sum()) for one in (times.exposed, times.waited, times.compute))
+        waits, contention = (
+            busy * float(part[column]) for part in (priced.slowed.stragglers, priced.slowed.contention)
+        )
+        parts = exposed, waited, busy - waits - contention, waits, contention
+        found.append(PricedStep(begin, end - begin, float(took[own].sum()), *parts))
     first = times.instance[calls[steps.first : steps.first + steps.period]]
     volumes = tuple(_volumes(priced, first))
     flops = flops_of_step(priced.job, column)

@@ -120,6 +120,7 @@ def rank_rows(priced: Pricing) -> list[tuple[str, ...]]:
         ("communication, exposed", totals.exposed),
         ("communication, overlapped", totals.overlapped),
         ("waiting for other ranks", totals.waiting),
+        *(pair for pair in (("stragglers", totals.stragglers), ("contention", totals.contention)) if pair[1].most),
     )
     return [
         (name, shown(one.mean), shown(one.least), str(one.least_rank), shown(one.most), str(one.most_rank))
@@ -131,9 +132,11 @@ def _steps(found: StepCosts) -> Rows:
     count = len(found.steps)
     title = f"{counted(count, 'step')} of {counted(found.period, 'call')}, as rank {found.rank} has them"
     table = table_of(title, "", "mean", "least", "most")
-    for name, column in (("step", "seconds"), ("exposed", "exposed"), ("waiting", "waiting"), ("compute", "compute")):
-        values = [float(getattr(step, column)) for step in found.steps]
-        table.add_row(name, shown(sum(values) / count), shown(min(values)), shown(max(values)))
+    for name in ("seconds", "exposed", "waiting", "compute", "stragglers", "contention"):
+        values = [float(getattr(step, name)) for step in found.steps]
+        if name not in ("stragglers", "contention") or any(values):
+            row = shown(sum(values) / count), shown(min(values)), shown(max(values))
+            table.add_row("step" if name == "seconds" else name, *row)
     return table
 
 
