@@ -357,10 +357,13 @@ def test_rules(capsys):
     listed = json.loads(capsys.readouterr().out)
     assert [rule["code"] for rule in listed] == list(RULES)
     assert {tuple(rule) for rule in listed} == {
-        ("code", "name", "advice", "means", "harm", "example", "remedy", "severity", "scenario")
+        ("code", "name", "advice", "means", "harm", "example", "remedy", "unplayed", "severity", "scenario")
     }
     assert all(
-        value and isinstance(value, str) for rule in listed for name, value in rule.items() if name != "scenario"
+        value and isinstance(value, str)
+        for rule in listed
+        for name, value in rule.items()
+        if name not in ("unplayed", "scenario")
     )
     assert {rule["code"] for rule in listed if rule["scenario"]} == {
         one.code for one in RULES.values() if not one.unplayed
