@@ -25,7 +25,8 @@ $(READY): pyproject.toml constraints.txt
 	@echo "simcoll: setting up $(VENV) (once)" >&2
 	@$(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$(PYTHON)" -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev --group docs
+	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[torch]' --group dev --group docs
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # on all cores, as pip does not; templates are no Python
 	@touch $@
 
 demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when it is reported
