@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import resource
 import socket
 import tempfile
@@ -33,6 +32,7 @@ TOGETHER = 20
 CALLS = 1000
 SECRET = "ab" * 32
 SECONDS = 10.0
+LOST_SECONDS = 10.0
 CALL = Call("all_reduce", "allreduce", (Buffer((4,), "float32"),), (Buffer((4,), "float32"),), reduce_op="sum")
 
 
@@ -69,7 +69,7 @@ def pretend(folder: Path, numbers: range, nodes: int, port: int, written: Event,
     written.set()
     begin.wait()
     door = Door(port, SECRET, "0" * 16)
-    members = [Member(Meeting(node, nodes, "127.0.0.1", door, shared=False), one) for node, one in own]
+    members = [Member(Meeting(node, nodes, "127.0.0.1", door, shared=False), one, LOST_SECONDS) for node, one in own]
     end.wait()
     threads = [threading.Thread(target=member.finish) for member in members]
     for thread in threads:
@@ -106,7 +106,7 @@ def measure(nodes: int, folder: Path) -> None:
             pretended.append((process, written))
         for _, written in pretended:
             written.wait()
-        head = Head(door, SECRET, account(folder / "out0", 0), folder / "out0" / ".drafts", nodes)
+        head = Head(door, SECRET, account(folder / "out0", 0), folder / "out0" / ".drafts", nodes, LOST_SECONDS)
         stretch = Stretch()
         begin.set()
         while head.progress(0) < nodes - 1:
@@ -136,7 +136,6 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=201, help="with node 0 (201)")
     parser.add_argument("--folder", type=Path, default=None, help="where there is room (the system's temporary folder)")
     options = parser.parse_args()
-    os.environ.pop("SIMCOLL_NODE_LOST_SECONDS", None)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         measure(options.nodes, Path(folder))
 

@@ -147,11 +147,11 @@ def _report(
     remarks = [] if nodes is None else _take_over(nodes, monitor, folder, end, since_ns)
     if nodes is not None and (gone := nodes.lost()):
         _keep_lost(result.with_name(result.name.replace("launch", "host", 1)), gone)
-    alone = alone or (nodes is not None and nodes.apart)  # no other node's files will come to this folder
-    launches = [launch] if alone else _all_nodes(folder, launch, since_ns, 0.0 if remarks else _OTHER_NODES_SECONDS)
+    seconds = 0.0 if remarks else _OTHER_NODES_SECONDS
+    launches = [launch] if alone else _launches(folder, launch, since_ns, nodes, seconds)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
-    if not alone and end != JobEnd(0, None):
+    if not (alone or (nodes is not None and nodes.apart)) and end != JobEnd(0, None):
         _await_facts(folder, len(launches), since_ns)
     facts = job_facts(records.traces, launches, _fresh_facts(folder, since_ns))
     report = judge(records.traces, records.outcome, stall, facts)
@@ -211,6 +211,15 @@ def _changed_ns(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return -1
+
+
+def _launches(
+    folder: Path, own: LaunchAccount, since_ns: int, nodes: Exchange | None, seconds: float
+) -> list[LaunchAccount]:
+    """The accounts of the nodes that share the folder; where it is not node 0's, those that are there already."""
+    if nodes is not None and nodes.apart:
+        return _all_nodes(folder, own, nodes.begun_ns, 0.0)
+    return _all_nodes(folder, own, since_ns, seconds)
 
 
 def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int, seconds: float) -> list[LaunchAccount]:

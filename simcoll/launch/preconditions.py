@@ -18,6 +18,7 @@ from simcoll.blackbox.format import initial_size
 from simcoll.blackbox.table import reserve
 from simcoll.blackbox.writer import BlackBoxError, slots_wanted
 from simcoll.errors import BAD_INPUT, CANNOT_START, ConfigurationError
+from simcoll.launch.nodes.wire import lost_seconds
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest
 from simcoll.values.choice import budget_wanted, values_wanted
 
@@ -37,12 +38,13 @@ class PreconditionError(Exception):
 
 
 def check_request(request: RunRequest) -> None:
-    """Check mode, program and torch without importing torch; raises :class:`PreconditionError`."""
+    """Check mode, variables, program and torch without importing torch; raises :class:`PreconditionError`."""
     if request.mode not in MODES:
         raise PreconditionError(BAD_INPUT, f"unknown mode {request.mode!r}: expected one of {', '.join(MODES)}")
     try:
         values_wanted(request.values)
         budget_wanted()
+        lost_seconds()
     except ConfigurationError as error:
         raise PreconditionError(BAD_INPUT, str(error)) from None
     if request.kind is ProgramKind.COMMAND and shutil.which(request.program) is None:

@@ -71,12 +71,13 @@ class StepSpans:
     """One span for each step whose end is written down from the first look on, by the marks of the lowest rank.
 
     Marks are thinned out where they are written (:func:`simcoll.core.steps.is_marked`): a span then covers the steps
-    since the mark before.
+    since the mark before. The first step has none: no mark tells when it began.
     """
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._told: int | None = None
+        self._told_ns = 0
 
     def take(self, job: JobNow) -> None:
         """Make the spans of the steps that have ended since the last look."""
@@ -84,10 +85,13 @@ class StepSpans:
             self._told = self._told or 0
             return
         numbers, times = job.marks.numbers.tolist(), job.marks.times.tolist()
-        told = numbers[-1] if self._told is None else self._told
-        if numbers[-1] < told:
-            told = 0  # the job has been started again
-        self._told = numbers[-1]
+        if self._told is None:
+            told = numbers[-1]
+        else:
+            # The marks of a job that has been started again begin anew, behind all that have been told.
+            again = numbers[-1] < self._told or times[0] > self._told_ns
+            told = 0 if again else self._told
+        self._told, self._told_ns = numbers[-1], times[-1]
         marks = zip(numbers, times, strict=True)
         for (before, begin), (number, end) in pairwise(marks):
             if number > told:

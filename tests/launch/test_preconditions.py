@@ -24,6 +24,13 @@ def test_an_unknown_mode_names_those_that_are():
     assert (code, text) == (2, "unknown mode 'detial': expected one of off, record, check, detail")
 
 
+def test_a_time_that_is_none_starts_no_job(monkeypatch):
+    monkeypatch.setenv("SIMCOLL_NODE_LOST_SECONDS", "10s")
+    code, text = refusal(check_request, split(["x.py"], {}))
+    assert code == 2
+    assert text == "SIMCOLL_NODE_LOST_SECONDS='10s': expected a number of seconds from 3 to 86,400; correct or unset it"
+
+
 def test_torch_must_find_simcoll_in_the_ranks(monkeypatch, tmp_path):
     pytest.importorskip("torch")
     program = tmp_path / "train.py"

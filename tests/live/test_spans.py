@@ -126,3 +126,18 @@ def test_steps_before_the_first_look_have_no_span(tmp_path, exporter):
     box.step()
     spans.take(watch.look())
     assert [span.attributes["simcoll.step"] for span in exporter.get_finished_spans()] == [6]
+
+
+def test_a_job_that_is_started_again_loses_no_step(tmp_path, exporter):
+    """Its new attempt has marked more steps than had been told before one looks again."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    spans = StepSpans(provider.get_tracer("simcoll"))
+    for attempt, ended in (("0", 3), ("1", 5)):
+        folder = tmp_path / attempt
+        folder.mkdir()
+        box = BlackBoxWriter(folder / "rank00000.simcoll", rank=0, world_size=1, mode="record", records=16)
+        for _ in range(ended):
+            box.step()
+        spans.take(JobWatch(folder).look())
+    assert [span.attributes["simcoll.step"] for span in exporter.get_finished_spans()] == [2, 3, 4, 5]

@@ -39,8 +39,8 @@ class KernelEvent:
 class LostNode:
     """A node that this host's launcher had talked to and then lost while the job ran.
 
-    ``host`` and ``ranks`` as far as they are known. ``closed``: the system of that node closed the connection, so that
-    it ran when the launcher's process there ended; otherwise nothing came any more for ``seconds``.
+    ``host`` and ``ranks`` as far as they are known. ``closed``: its system closed the connection, when the launcher's
+    process there ended, or after the machine had started anew; otherwise nothing came any more for ``seconds``.
     """
 
     number: int

@@ -417,8 +417,8 @@ def _ras_text(host: str, pid: int, *, dead: bool) -> str:
 def _lost_nodes(at: Situation) -> list[Suspicion]:
     """Nodes that share no folder lost each other while the job ran, and the ranks of the lost node are missing (SC201),
     or ranks failed because they lost others, and none by itself. Nothing came from the node any more: network, weak, as
-    a machine without power is silent too. Its system closed the connection to its launcher, which so had ended while
-    the machine ran: machine, weak.
+    a machine without power is silent too. Its system closed the connection, so that the network was there: machine,
+    weak.
     """
     lost = [(host.host, one) for host in at.facts.by_host for one in host.lost]
     if not lost or at.first is None:

@@ -11,13 +11,20 @@ from simcoll.core.trace import Stall
 from simcoll.launch.nodes.head import Head, Others
 from simcoll.launch.nodes.meeting import Door, Meeting, as_variable, mark_of, opened, read_meeting, removed
 from simcoll.launch.nodes.member import Answer, Member, OwnNode
+from simcoll.launch.nodes.wire import lost_seconds
 from simcoll.verifier.causes.facts import LostNode
 
 
 class Exchange:
-    """The part of one node in what the nodes of a job tell each other."""
+    """The part of one node in what the nodes of a job tell each other.
 
-    def __init__(self, folder: Path, door: Door, listening: socket.socket) -> None:
+    ``begun_ns``: when it began, by the clock of the folder's file system. Ranks start later, on all nodes: an account
+    that was last written before is that of another run.
+    """
+
+    def __init__(self, folder: Path, door: Door, listening: socket.socket, begun_ns: int, lost_seconds: float) -> None:
+        self.begun_ns = begun_ns
+        self._lost_seconds = lost_seconds
         self._folder = folder
         self._door = door
         self._listening = listening
@@ -27,9 +34,13 @@ class Exchange:
 
     @classmethod
     def begun(cls, folder: Path) -> Exchange | None:
-        """Open this node's door; None where that cannot be done, and each node reports on its own ranks."""
+        """Open this node's door; None where that cannot be done, and each node reports on its own ranks.
+
+        Raises ConfigurationError where the environment does not say when a node is lost.
+        """
+        seconds = lost_seconds()
         made = opened(folder)
-        return None if made is None else cls(folder, *made)
+        return None if made is None else cls(folder, *made, seconds)
 
     def variables(self) -> dict[str, str]:
         """The part of the launcher's environment by which it finds the other nodes' launchers."""
@@ -82,7 +93,7 @@ class Exchange:
 
     @property
     def apart(self) -> bool:
-        """True for a node whose folder has its own ranks' records alone: node 0 has another one."""
+        """True for a node whose folder is not that of node 0; others may share it, which are not awaited."""
         return isinstance(self._role, Member)
 
     def hand_over(self) -> Answer | None:
@@ -96,7 +107,7 @@ class Exchange:
             return ""
         meeting = self._role.meeting
         where = f"{meeting.address} port {meeting.door.port}"
-        return f"node 0 did not answer at {where}: this report is on the ranks of node {meeting.node} alone"
+        return f"node 0 did not answer at {where}: this report is on the ranks that record in {self._folder} alone"
 
     def take_over(self, look: Callable[[], bool], seconds: float, known: Callable[[], Iterable[int]]) -> list[str]:
         """At node 0: wait for the others' records, put them beside the own; what is to be said of those that lack."""
@@ -136,6 +147,8 @@ class Exchange:
             return
         if meeting.node == 0:
             drafts = mark_of(self._folder, self._door.mark).with_suffix(".drafts")
-            self._role = Head(self._listening, self._door.secret, self._own.account, drafts, meeting.nodes)
+            self._role = Head(
+                self._listening, self._door.secret, self._own.account, drafts, meeting.nodes, self._lost_seconds
+            )
         else:
-            self._role = Member(meeting, self._own)
+            self._role = Member(meeting, self._own, self._lost_seconds)

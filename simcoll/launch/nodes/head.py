@@ -22,7 +22,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import MOST_FILES, Listed, Staging
 from simcoll.launch.nodes.summary import Summary
-from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, ClosedError, Link, WireError, lost_seconds
+from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, ClosedError, Link, WireError
 from simcoll.verifier.causes.facts import LostNode
 
 SUMMARY_SECONDS: Final = 1.0
@@ -47,13 +47,16 @@ _MOST_PLACES: Final = 8
 
 @dataclass(slots=True)
 class Node:
-    """What is known of one node. ``round`` counts the times at which all nodes' records were asked for together.
+    """What is known of one node, which is lost if it is not heard of for ``lost_seconds``.
+
+    ``round`` counts the times at which all nodes' records were asked for together.
 
     ``files`` is held while its records are taken, and while they are adopted: neither may change what the other reads.
     """
 
     number: int
     staging: Staging
+    lost_seconds: float
     host: str = ""
     summary: Summary = field(default_factory=Summary)
     launch: LaunchAccount = field(default_factory=LaunchAccount)
@@ -73,7 +76,7 @@ class Node:
     @property
     def here(self) -> bool:
         """True while it answers."""
-        return self.link is not None and time.monotonic() - self.heard < lost_seconds()
+        return self.link is not None and time.monotonic() - self.heard < self.lost_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +91,19 @@ class Others:
 class Head:
     """Begins to listen at ``door``. ``account`` is that of this node's own launcher, in the folder of its records.
 
-    ``drafts`` is a folder for other nodes' records, until it is known that no better ones will come.
+    ``drafts`` is a folder for other nodes' records, until it is known that no better ones will come. A node that is not
+    heard of for ``lost_seconds`` is lost.
     """
 
-    def __init__(self, door: socket.socket, secret: str, account: Path, drafts: Path, nodes: int) -> None:
+    def __init__(
+        self, door: socket.socket, secret: str, account: Path, drafts: Path, nodes: int, lost_seconds: float
+    ) -> None:
         self._door = door
         self._account = account
         self._secret = bytes.fromhex(secret)
         self._folder = account.parent
         self._drafts = drafts
-        self._nodes = {number: Node(number, Staging(drafts, number)) for number in range(1, nodes)}
+        self._nodes = {number: Node(number, Staging(drafts, number), lost_seconds) for number in range(1, nodes)}
         lock = threading.RLock()
         # Two conditions: what nodes said wakes one thread, not those of hundreds of other nodes.
         self._changed, self._asked = threading.Condition(lock), threading.Condition(lock)
@@ -195,7 +201,7 @@ class Head:
     def _is_lost(node: Node, waited: float) -> bool:
         if not node.heard:
             return waited > _MEET_SECONDS
-        return not node.here and waited > lost_seconds()
+        return not node.here and waited > node.lost_seconds
 
     def _adopted(self, node: Node, limit: float) -> str:
         """Move a node's records to the folder; what is to be said of one whose last records did not come.

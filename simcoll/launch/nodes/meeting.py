@@ -78,18 +78,23 @@ class Meeting:
     shared: bool
 
 
-def opened(folder: Path) -> tuple[Door, socket.socket] | None:
-    """Open a door and make its mark; None where that cannot be done, and this node keeps to itself."""
+def opened(folder: Path) -> tuple[Door, socket.socket, int] | None:
+    """Open a door and make its mark, at the time (ns) that the file system gives it.
+
+    None where that cannot be done, and this node keeps to itself.
+    """
     door = None
     try:
         door = _listening()
         made = Door(door.getsockname()[1], secrets.token_hex(32), secrets.token_hex(8))
-        mark_of(folder, made.mark).touch()
+        mark = mark_of(folder, made.mark)
+        mark.touch()
+        begun_ns = mark.stat().st_mtime_ns
     except OSError:
         if door is not None:
             door.close()
         return None
-    return made, door
+    return made, door, begun_ns
 
 
 def _listening() -> socket.socket:

@@ -17,7 +17,7 @@ from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import FileKey, chunk_of, listed, own_files
 from simcoll.launch.nodes.meeting import Meeting
 from simcoll.launch.nodes.summary import Places, Summary
-from simcoll.launch.nodes.wire import MOST_WORDS, ClosedError, Link, Message, WireError, Words, deflated, lost_seconds
+from simcoll.launch.nodes.wire import MOST_WORDS, ClosedError, Link, Message, WireError, Words, deflated
 from simcoll.verifier.causes.facts import LostNode
 
 _CONNECT_SECONDS: Final = 5.0
@@ -57,10 +57,14 @@ class Answer:
 
 
 class Member:
-    """Begins to answer node 0, on a thread of its own, until :meth:`finish` or :meth:`close`."""
+    """Begins to answer node 0, on a thread of its own, until :meth:`finish` or :meth:`close`.
 
-    def __init__(self, meeting: Meeting, own: OwnNode) -> None:
+    Node 0 is lost if it is not heard of for ``lost_seconds``.
+    """
+
+    def __init__(self, meeting: Meeting, own: OwnNode, lost_seconds: float) -> None:
         self.meeting = meeting
+        self._lost_seconds = lost_seconds
         self.moves = 0
         self.ended = False
         self._own = own
@@ -81,7 +85,7 @@ class Member:
     @property
     def led(self) -> bool:
         """True while node 0 judges this node's ranks with its own."""
-        return self._linked and time.monotonic() - self._heard < lost_seconds()
+        return self._linked and time.monotonic() - self._heard < self._lost_seconds
 
     @property
     def kept(self) -> bool:
@@ -90,16 +94,17 @@ class Member:
 
     def lost(self) -> tuple[LostNode, ...]:
         """Node 0, where it was heard of and is gone without this node's records."""
-        if self.kept or not self._heard:
+        silent = time.monotonic() - self._heard
+        if self.kept or self._answer is not None or not self._heard or silent < self._lost_seconds:
             return ()
-        return (LostNode(0, seconds=time.monotonic() - self._heard, closed=self._closed_by_head),)
+        return (LostNode(0, seconds=silent, closed=self._closed_by_head),)
 
     def finish(self) -> Answer | None:
         """Hand over the records of a job that has ended; what node 0 makes of all, None where it does not say."""
         self._own.final = True
         begun = time.monotonic()
         while not self._told.wait(0.1):
-            now, patience = time.monotonic(), _PATIENCE * lost_seconds() if self._heard else _NEVER_SECONDS
+            now, patience = time.monotonic(), _PATIENCE * self._lost_seconds if self._heard else _NEVER_SECONDS
             left = self._kept_at is not None and not self._concluding and now - self._kept_at > _VERDICT_SECONDS
             if left or now - max(begun, self._heard) > patience or now - begun > _MOST_SECONDS:
                 break
@@ -130,7 +135,7 @@ class Member:
             link = Link.made(connection, bytes.fromhex(meeting.door.secret))
             self._sent = b""
             while not self._closed.is_set():
-                asked = link.receive(lost_seconds())
+                asked = link.receive(self._lost_seconds)
                 self._heard, self._linked = time.monotonic(), True
                 link.send(*self._answer_to(asked))
                 if self._answer is not None:

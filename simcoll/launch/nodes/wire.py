@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
 import struct
@@ -18,11 +19,17 @@ from dataclasses import dataclass
 from socket import socket
 from typing import Final, TypeAlias
 
+from simcoll.errors import ConfigurationError
+
 Words: TypeAlias = dict[str, object]
 
 
 LOST_VARIABLE: Final = "SIMCOLL_NODE_LOST_SECONDS"
 _LOST_SECONDS: Final = 10.0
+_LEAST_LOST_SECONDS: Final = 3
+"""Node 0 asks once a second: a node that is heard of later than that is slow, not lost."""
+
+_MOST_LOST_SECONDS: Final = 86_400
 
 CHUNK: Final = 1 << 20
 """The most bytes of a file in one message."""
@@ -45,7 +52,10 @@ class WireError(Exception):
 
 
 class ClosedError(WireError):
-    """The peer's system has closed the connection, so that it runs; a machine that is off says nothing."""
+    """The peer's system has closed the connection: the process there has ended, or the machine has started anew.
+
+    A machine that is off, or that the network cuts off, says nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +79,21 @@ class Message:
 
 
 def lost_seconds() -> float:
-    """A node that has not been heard of for so long is lost, though node 0 asks each second; the user may say."""
-    try:
-        return max(float(os.environ[LOST_VARIABLE]), 0.1)
-    except (KeyError, ValueError):
+    """A node that has not been heard of for so long is lost: SIMCOLL_NODE_LOST_SECONDS, by default 10.
+
+    Raises :class:`~simcoll.errors.ConfigurationError` on a value out of range.
+    """
+    text = os.environ.get(LOST_VARIABLE, "").strip()
+    if not text:
         return _LOST_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not _LEAST_LOST_SECONDS <= seconds <= _MOST_LOST_SECONDS:
+        expected = f"a number of seconds from {_LEAST_LOST_SECONDS} to {_MOST_LOST_SECONDS:,}"
+        raise ConfigurationError(f"{LOST_VARIABLE}={text!r:.80}: expected {expected}; correct or unset it")
+    return seconds
 
 
 def whole(value: object) -> int:
@@ -168,7 +188,7 @@ class Link:
             self.connection.settimeout(max(limit - time.monotonic(), 0.001))
             self.connection.sendall(data)
         except OSError as error:
-            raise WireError(f"the connection broke: {error}") from error
+            raise _broken(error) from error
 
     def _exactly(self, count: int, limit: float) -> bytes:
         """So many bytes, by that time."""
@@ -180,11 +200,15 @@ class Link:
                 if not piece:
                     raise ClosedError("the peer has closed the connection")
                 data += piece
-        except ConnectionResetError as error:
-            raise ClosedError(f"the peer has closed the connection: {error}") from error
         except OSError as error:
-            raise WireError(f"the connection broke: {error}") from error
+            raise _broken(error) from error
         return bytes(data)
+
+
+def _broken(error: OSError) -> WireError:
+    if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+        return ClosedError(f"the peer has closed the connection: {error}")
+    return WireError(f"the connection broke: {error}")
 
 
 def _proof(secret: bytes, side: bytes, of_head: bytes, of_member: bytes) -> bytes:

@@ -318,7 +318,7 @@ def steps_of_rank(priced: Pricing) -> StepCosts | None:
         own = times.instance[part][times.kind[part] != WAIT]
         exposed, waited, busy = (float(one[part].sum()) for one in (times.exposed, times.waited, times.compute))
         waits, contention = (
-            busy * float(part[column]) for part in (priced.slowed.stragglers, priced.slowed.contention)
+            busy * float(share[column]) for share in (priced.slowed.stragglers, priced.slowed.contention)
         )
         parts = exposed, waited, busy - waits - contention, waits, contention
         found.append(PricedStep(begin, end - begin, float(took[own].sum()), *parts))

@@ -173,7 +173,7 @@ while not os.path.exists(os.path.join(here, "go")):
 def test_a_node_that_is_killed_costs_its_own_records_only(two_hosts: list[str], tmp_path: Path) -> None:
     """It was in the call in which the other rank fails: that rank is not told to be late."""
     with started(
-        two_hosts, tmp_path, "if rank == 0:" + textwrap.indent(WAIT, "    ") + "\n" + ALL, "--mode=record", lost=2.0
+        two_hosts, tmp_path, "if rank == 0:" + textwrap.indent(WAIT, "    ") + "\n" + ALL, "--mode=record", lost=3.0
     ) as job:
         job.await_files("ready0")
         # Node 0 asks once a second: it has heard of the rank when its box has the call.
@@ -200,7 +200,7 @@ def test_hosts_that_lose_each_other_report_on_their_own_ranks(
     """In mode detail the rank that cannot reach the store either does not wait for its answer."""
     body = "group = dist.new_group(timeout=timedelta(seconds=3))\ndist.all_reduce(torch.ones(4), group=group)\n"
     with started(
-        two_hosts, tmp_path, body + WAIT + "dist.all_reduce(torch.ones(4), group=group)", f"--mode={mode}", lost=2.0
+        two_hosts, tmp_path, body + WAIT + "dist.all_reduce(torch.ones(4), group=group)", f"--mode={mode}", lost=3.0
     ) as job:
         job.await_files("ready0", "ready1")
         time.sleep(2 * SUMMARY_SECONDS)  # node 0 asks once a second: it has heard of the other one

@@ -20,11 +20,12 @@ from simcoll.launch.nodes import member as member_module
 from simcoll.launch.nodes.head import Head
 from simcoll.launch.nodes.meeting import Door, Meeting
 from simcoll.launch.nodes.member import Member, OwnNode
-from simcoll.launch.nodes.wire import CHUNK, LOST_VARIABLE, Link, Message, Words
+from simcoll.launch.nodes.wire import CHUNK, Link, Message, Words
 
 pytestmark = pytest.mark.slow
 
 SECRET = "ab" * 32
+LOST_SECONDS = 0.5
 
 
 def account(folder: Path, node: int, ranks: tuple[int, ...]) -> Path:
@@ -74,35 +75,33 @@ class Breaking:
 
 
 @pytest.fixture
-def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Head, int]]:
-    """Node 0 of three, whose rank is 0, and its port."""
+def head(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Head, int]]:
+    """Node 0 of three, whose rank is 0, and its port; the parameter is the time after which a node is lost."""
+    lost = getattr(request, "param", LOST_SECONDS)
     monkeypatch.setattr(head_module, "SUMMARY_SECONDS", 0.02)
-    monkeypatch.setenv(LOST_VARIABLE, "0.5")
     monkeypatch.setattr(head_module, "_MEET_SECONDS", 0.5)
     monkeypatch.setattr(member_module, "_AGAIN_SECONDS", (0.01, 0.1))
     with socket.create_server(("127.0.0.1", 0)) as door:
-        one = Head(door, SECRET, account(tmp_path / "out0", 0, (0,)), tmp_path / "out0" / ".drafts", 3)
+        one = Head(door, SECRET, account(tmp_path / "out0", 0, (0,)), tmp_path / "out0" / ".drafts", 3, lost)
         yield one, door.getsockname()[1]
         one.close()
 
 
-def member_of(folder: Path, port: int) -> Member:
+def member_of(folder: Path, port: int, lost: float = LOST_SECONDS) -> Member:
     own = OwnNode(folder, account(folder, 1, (1, 2)), 0, lambda: Stall(1, 2, blocked=frozenset({1})))
-    return Member(Meeting(1, 3, "127.0.0.1", Door(port, SECRET, "0" * 16), shared=False), own)
+    return Member(Meeting(1, 3, "127.0.0.1", Door(port, SECRET, "0" * 16), shared=False), own, lost)
 
 
 def finished(head: Head, known: set[int]) -> list[str]:
     return head.finish(lambda: False, 5.0, lambda: known)
 
 
-def test_records_come_whole_over_connections_that_break(
-    head: tuple[Head, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(LOST_VARIABLE, "20")
+@pytest.mark.parametrize("head", [20.0], indirect=True)
+def test_records_come_whole_over_connections_that_break(head: tuple[Head, int], tmp_path: Path) -> None:
     one, port = head
     way = Breaking(port, [40, 3000, 2 * CHUNK, CHUNK // 2])
     out = tmp_path / "out1"
-    member = member_of(out, way.door.getsockname()[1])
+    member = member_of(out, way.door.getsockname()[1], 20.0)
     (out / "rank00001.simcoll").write_bytes(random.Random(1).randbytes(CHUNK) + bytes(CHUNK))
     (out / "rank00002.simcoll").write_bytes(random.Random(2).randbytes(3 * CHUNK + 5))
     answers: list[object] = []
@@ -272,6 +271,22 @@ def test_a_lost_node_was_silent_or_its_system_closed_the_connection(head: tuple[
         until(lambda: bool(one.lost()))
         [lost] = one.lost()
     assert (lost.number, lost.host, lost.closed) == (1, "b", closes)
+
+
+@pytest.mark.parametrize("last", ["summary", "verdict"])
+def test_node_0_is_lost_only_where_it_has_fallen_silent_without_a_verdict(tmp_path: Path, last: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        member = member_of(tmp_path / "out1", door.getsockname()[1])
+        connection, _ = door.accept()
+        with connection:
+            link = Link.accepted(connection, bytes.fromhex(SECRET))
+            assert member.lost() == ()
+            link.ask({"do": last, "moves": 0, "code": 0, "place": "here"})
+            assert member.lost() == ()
+            heard = time.monotonic()
+            until(lambda: time.monotonic() > heard + LOST_SECONDS)
+            assert [lost.number for lost in member.lost()] == ([0] if last == "summary" else [])
+        member.close()
 
 
 def test_strangers_are_not_listened_to(head: tuple[Head, int], tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def nodes(tmp_path: Path) -> Iterator[list[tuple[Path, Door]]]:
     for folder in folders:
         folder.mkdir()
     made = [one for folder in folders if (one := opened(folder)) is not None]
-    yield [(folder, door) for folder, (door, _) in zip(folders, made, strict=True)]
-    for _, listening in made:
+    yield [(folder, door) for folder, (door, *_) in zip(folders, made, strict=True)]
+    for _, listening, _ in made:
         listening.close()
 
 

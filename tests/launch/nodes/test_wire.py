@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from simcoll.errors import ConfigurationError
 from simcoll.launch.nodes import wire
-from simcoll.launch.nodes.wire import CHUNK, Link, Message, WireError, deflated, inflated
+from simcoll.launch.nodes.wire import (
+    CHUNK,
+    LOST_VARIABLE,
+    ClosedError,
+    Link,
+    Message,
+    WireError,
+    deflated,
+    inflated,
+    lost_seconds,
+)
 
 SECRET = bytes(range(32))
 
@@ -87,6 +99,36 @@ def test_what_is_no_message_is_refused(pair: tuple[socket.socket, socket.socket]
     pair[1].shutdown(socket.SHUT_WR)
     with pytest.raises(WireError, match=why):
         Link(pair[0]).receive()
+
+
+def reset(peer: socket.socket) -> None:
+    """Close as the system does that knows of no such connection, or whose process has left words unread."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+def test_a_connection_that_the_peers_system_closed_is_so_for_who_sends_too() -> None:
+    """The first word that is sent after a reset says so, the next ones say EPIPE."""
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as ours:
+        reset(door.accept()[0])
+        for _ in range(2):
+            with pytest.raises(ClosedError):
+                Link(ours).send({"do": "summary"})
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "10s", "0.5", "-1", "86401", "1e400"])
+def test_the_time_after_which_a_node_is_lost_is_a_number_within_bounds(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOST_VARIABLE, text)
+    with pytest.raises(ConfigurationError, match="expected a number of seconds from 3 to 86,400; correct or unset it"):
+        lost_seconds()
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", 10.0), ("3", 3.0), (" 7.5 ", 7.5), ("86400", 86400.0)])
+def test_the_time_after_which_a_node_is_lost(text: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOST_VARIABLE, text)
+    assert lost_seconds() == seconds
 
 
 def test_what_is_compressed_is_bounded() -> None:
