@@ -170,7 +170,7 @@ def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None
     team = None if meeting is None else SharedDryRun(meeting, dry_run, plan)
     run: Runner | None = None if team is None else team.run
     with progress_bar("dry run", shown=not output.plain) as progress:
-        forecast = Forecast(dry_run, output.warn, progress)
+        forecast = Forecast(dry_run, output.warn, progress, chosen=plan.ranks is not None)
         report, traces = run_and_judge(dry_run, plan, forecast.update, run)
     output.save(report, dry_run.folder, traces)
     code = request.conclude(report, dry_run, output)
@@ -180,7 +180,10 @@ def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None
 
 
 class Forecast:
-    """Says once how long the ranks are going to take, where that is long, and which options make it shorter."""
+    """Says once how long the ranks are going to take, where that is long, and which options make it shorter.
+
+    ``chosen`` says that the ranks that run are those that the user chose.
+    """
 
     def __init__(
         self,
@@ -188,8 +191,11 @@ class Forecast:
         say: Callable[[str], object],
         progress: Callable[[int, int], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        chosen: bool = False,
     ) -> None:
         self._dry_run, self._say, self._progress, self._clock = dry_run, say, progress, clock
+        self._chosen = chosen
         self._begin = clock()
         self._is_said = False
 
@@ -197,11 +203,12 @@ class Forecast:
         """Take the number of ranks that have ended; the same is passed on."""
         if self._progress is not None:
             self._progress(done, total)
-        seconds = (self._clock() - self._begin) / done * (total - done)
+        seconds = (self._clock() - self._begin) / done * (total - done) if done else 0.0
         if not self._is_said and seconds > _LONG_SECONDS:
             self._is_said = True
             self._say(
-                f"{total - done} more ranks take about {math.ceil(seconds / 60)} minutes; {'; '.join(self._shorter())}"
+                f"{total - done} more ranks take about {math.ceil(seconds / 60)} minutes"
+                f"{''.join(f'; {way}' for way in self._shorter())}"
             )
 
     def _shorter(self) -> Iterator[str]:
@@ -209,7 +216,8 @@ class Forecast:
             yield "--steps 1 ends each after one step of its optimiser"
         if not self._dry_run.fake_tensors:
             yield "--fake-tensors leaves out the computation of large tensors"
-        yield "--ranks 0-7 runs only those"
+        if not self._chosen:
+            yield "--ranks 0-7 runs only those"
 
 
 def _serve(request: DryRunRequest, meeting: Rendezvous) -> int:

@@ -199,6 +199,9 @@ def _priced(document: Mapping[str, object], plans: Sequence[Plan], request: Plan
     return {**document, "price_per_million_tokens": price_of(plans[0], request.gpu_hour)}
 
 
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+
+
 def _price_rows(path: Path, output: Output) -> int:
     """One JSON line a row; raises UsageError for a file that is not one of rows."""
     from simcoll.plan.measured_steps import priced_row
@@ -212,7 +215,10 @@ def _price_rows(path: Path, output: Output) -> int:
         raise UsageError(f"{path}: no CSV file: {error}") from None
     missing = [name for name in ("id", "model", "gpu", "gpus") if name not in (reader.fieldnames or ())]
     if missing:
-        raise UsageError(f"{path}: has no column {missing[0]}; expected id, model, gpu, gpus and more")
+        header = text.partition("\n")[0]
+        marks = [name for mark, name in _OTHER_SEPARATORS.items() if mark in header]
+        separated = f" (it has {marks[0]}: separate columns by commas)" if marks else ""
+        raise UsageError(f"{path}: has no column {missing[0]}{separated}; expected id, model, gpu, gpus and more")
     lines = [json.dumps(priced_row(row), allow_nan=False) for row in rows]
     output.hand_over("\n".join(lines))
     return OK

@@ -23,26 +23,57 @@ from simcoll.topology.placement import Link
 
 _EXCHANGES = ("pairwise", "direct")
 
-_RUNS = {
-    "all_reduce": ("ring", "tree", "nvls", "nvls_tree"),
-    "all_gather": ("ring", "nvls", "pat"),
-    "reduce_scatter": ("ring", "nvls", "pat"),
-    "barrier": ("ring", "tree"),
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """How NCCL runs an operation.
+
+    By which ``algorithms``, if not by the first schedule of its row alone (``tuning.cc``; grouped sends). ``fills``
+    says that a ring is a pipeline to fill: in an all_gather all ranks send from the first step on, and add nothing.
+    """
+
+    algorithms: tuple[str, ...] = ()
+    fills: bool = True
+
+
+_OPERATIONS = {
+    "all_reduce": _Operation(("ring", "tree", "nvls", "nvls_tree")),
+    "all_gather": _Operation(("ring", "nvls", "pat"), fills=False),
+    "reduce_scatter": _Operation(("ring", "nvls", "pat")),
+    "barrier": _Operation(("ring", "tree")),
 }
-"""NCCL's algorithms by op; of the other rows it runs the first schedule only (``tuning.cc``; grouped sends)."""
+_OTHER = _Operation()
 
 _ANY = ("ring", "tree", "nvls", "nvls_tree", "pat")
-_CONFIGURED = {"tcpx": (("ring",), ("Simple",)), "tcpxo": (("ring", "tree"), ("LL128", "Simple"))}
-"""Google's settings for its networks: NCCL_ALGO, NCCL_PROTO, NCCL_NVLS_ENABLE=0 (GPUDirect-TCPX and -TCPXO)."""
 
-_SENDS_ON_EFA = (_ANY, ("Simple",))
-"""Before Hopper's servers EFA has no RDMA writes that arrive in order, which LL and LL128 need: Amazon's plugin sets
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What NCCL may choose on a fabric; with ``last`` only for GPUs known to be of that generation or before."""
+
+    algorithms: tuple[str, ...]
+    protocols: tuple[str, ...]
+    last: int | None = None
+
+    def hold_for(self, family: str | None) -> bool:
+        return self.last is None or tables.GENERATIONS.get(family or "", self.last + 1) <= self.last
+
+
+_CONFIGURED = {
+    "tcpx": _Settings(("ring",), ("Simple",)),
+    "tcpxo": _Settings(("ring", "tree"), ("LL128", "Simple")),
+    "efa": _Settings(_ANY, ("Simple",), last=tables.AMPERE),
+}
+"""Google's settings for its networks: NCCL_ALGO, NCCL_PROTO, NCCL_NVLS_ENABLE=0 (GPUDirect-TCPX and -TCPXO). Before
+Hopper's servers EFA has no RDMA writes that arrive in order, which LL and LL128 need: Amazon's plugin sets
 NCCL_PROTO=simple (aws-ofi-nccl, ``platform-aws.c``: protocol SENDRECV for p4d and p4de, RDMA from p5 on)."""
+
+_FREE = _Settings(_ANY, PROTOCOLS)
 
 
 def runs(spec: CollectiveSpec) -> tuple[str, ...]:
     """Returns those of a row's schedules that NCCL would run."""
-    return _RUNS.get(spec.name, spec.schedules[:1])
+    return _OPERATIONS.get(spec.name, _OTHER).algorithms or spec.schedules[:1]
 
 
 def chosen_from(spec: CollectiveSpec, shape: ClusterShape, constants: Calibration) -> list[Curve]:
@@ -50,19 +81,13 @@ def chosen_from(spec: CollectiveSpec, shape: ClusterShape, constants: Calibratio
     curves = [curve for name in runs(spec) for curve in curves_of(spec.name, name, shape, constants)]
     if shape.domains == 1:
         return curves
-    algorithms, protocols = _configured(shape)
+    settings = _CONFIGURED.get(shape.fabric or "", _FREE)
+    may = settings if settings.hold_for(shape.family) else _FREE
     return [
         curve
         for curve in curves
-        if curve.protocol in protocols and (curve.algorithm in algorithms or curve.algorithm not in _ANY)
+        if curve.protocol in may.protocols and (curve.algorithm in may.algorithms or curve.algorithm not in _ANY)
     ]
-
-
-def _configured(shape: ClusterShape) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The algorithms and protocols that NCCL may choose on the fabric."""
-    if shape.fabric == "efa" and _generation(shape) <= tables.AMPERE:
-        return _SENDS_ON_EFA
-    return _CONFIGURED.get(shape.fabric or "", (_ANY, PROTOCOLS))
 
 
 def _generation(shape: ClusterShape) -> int:
@@ -135,13 +160,12 @@ class _Tuner:
             yield self._nvls(op, algorithm)
 
     def _ring(self, op: str) -> Iterator[Curve]:
-        """An all_gather has no pipeline to fill: all ranks send from the first step on, and add nothing."""
         n, m = self.shape.ranks, self.shape.domains
         passes = 2 if op == "all_reduce" else 1
         rooted = op in ("broadcast", "reduce")
         steps, crossing, share = passes * (n - 1), passes * (m - 1), 1.0 if rooted else passes * (n - 1) / n
         sides = self._sides(share, share, self.constants.ring, self.fabric.bandwidth * self.fabric.ring)
-        fill = 0.0 if op == "all_gather" else self._chain_fill()
+        fill = self._chain_fill() if _OPERATIONS.get(op, _OTHER).fills else 0.0
         for protocol in self._protocols():
             latency = tables.BASE_LATENCY["ring"][protocol] + (steps - crossing) * self._near_step("ring", protocol)
             latency += crossing * self._far_step("ring", protocol)

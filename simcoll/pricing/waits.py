@@ -6,6 +6,10 @@ once a step have the delays of all layers behind them, which are alike in the me
 
 *Contention*: kernels are slower while a collective uses the same GPU, so that compute beside one takes longer.
 
+Which group holds the shards of the parameters follows from the order of its calls. A forward pass gathers the layers
+one after the other, and only the backward pass scatters their gradients; a sequence-parallel layer scatters behind its
+gathers in both. Replicas of the shards sum a layer's gradients directly behind their reduce_scatter.
+
 `simcoll.plan` and the replay of a dry run follow these rules, with the same shares.
 """
 
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -21,7 +26,9 @@ from simcoll.pricing.job import Floats, RecordedJob
 from simcoll.pricing.rank_program import LAUNCH, WAIT, Program
 from simcoll.pricing.roofline import RooflineRates
 
-_GATHER, _SUM = "all_gather", "all_reduce"
+_GATHER, _SCATTER, _SUM = "all_gather", "reduce_scatter", "all_reduce"
+
+_Ranks = tuple[int, ...]
 
 
 def wait_of_slowest(share: float, ranks: int) -> float:
@@ -49,7 +56,7 @@ def with_waits(job: RecordedJob, prices: JobPrices, rates: RooflineRates | None)
         return job, Slowed(nothing, nothing)
     programs, stragglers, contention = [], nothing.copy(), nothing.copy()
     for column, program in enumerate(job.programs):
-        slower, beside = _Layers(job, program).slower(prices.seconds, rates)
+        slower, beside = _Layers(job, column).slower(prices.seconds, rates)
         gap = program.gap * (1 + slower) + beside
         programs.append(replace(program, gap=gap))
         if total := float(gap.sum()):
@@ -61,8 +68,10 @@ def with_waits(job: RecordedJob, prices: JobPrices, rates: RooflineRates | None)
 class _Layers:
     """The collectives beside which one rank computes: those that it begins before compute and awaits behind it."""
 
-    def __init__(self, job: RecordedJob, program: Program) -> None:
-        self._job, self._gap = job, program.gap
+    def __init__(self, job: RecordedJob, column: int) -> None:
+        program: Program = job.programs[column]
+        self._job, self._rank, self._gap = job, job.ranks[column], program.gap
+        self._made = program.instance[program.kind != WAIT]
         launched, awaited = np.flatnonzero(program.kind == LAUNCH), np.flatnonzero(program.kind == WAIT)
         _, ours, theirs = np.intersect1d(program.instance[launched], program.instance[awaited], return_indices=True)
         done = np.cumsum(program.gap)
@@ -74,11 +83,10 @@ class _Layers:
     def slower(self, seconds: Floats, rates: RooflineRates) -> tuple[float, Floats]:
         """The share of its compute that the rank waits for stragglers, and seconds of contention by operation."""
         beside = np.zeros(len(self._gap))
-        shards = max(self._groups(_GATHER), key=len, default=())
+        shards = max(filter(self._holds_shards, self._groups(_GATHER)), key=len, default=())
         if not shards:
             return 0.0, beside
-        # Replicas of a sharded model sum the gradients of each layer beside its compute as well.
-        replicas = max((len(ranks) for ranks in self._groups(_SUM) - {shards}), default=1)
+        replicas = max((len(ranks) for ranks in self._groups(_SUM) if self._sums_shards(ranks, shards)), default=1)
         meeting = min(len(shards) * replicas, self._job.world_size)
         each = np.minimum(seconds[self._instance], self._between)
         compute, both = float(self._gap.sum()), float(each.sum())
@@ -86,10 +94,41 @@ class _Layers:
         np.add.at(beside, self._ends, each * (added / both if both else 0.0))
         return wait_of_slowest(rates.stragglers, meeting), beside
 
-    def _groups(self, op: str) -> set[tuple[int, ...]]:
+    def _groups(self, op: str) -> set[_Ranks]:
         """The groups that run an operation beside several stretches of compute."""
         all_of = self._job.collectives
         number = all_of.ops.index(op) if op in all_of.ops else -1
         chosen = self._instance[all_of.op[self._instance] == number]
         streams, counts = np.unique(all_of.stream[chosen], return_counts=True)
         return {self._job.streams[stream].ranks for stream in streams[counts > 1]}
+
+    def _holds_shards(self, ranks: _Ranks) -> bool:
+        """True if a group scatters, and between two forward passes not more often than a pass gathers.
+
+        Forward passes are its long runs of gathers: backward passes of sequence-parallel layers have short ones too.
+        """
+        ops = [op for op, group in self._calls() if group == ranks and op in (_GATHER, _SCATTER)]
+        runs = [(op, len(list(run))) for op, run in groupby(ops)]
+        longest = max((count for op, count in runs if op == _GATHER), default=0)
+        scattered, most = 0, 0
+        for op, count in runs:
+            if op == _SCATTER:
+                scattered += count
+                most = max(most, scattered)
+            elif 2 * count > longest:
+                scattered = 0
+        return longest > 1 and 0 < most <= longest
+
+    def _sums_shards(self, ranks: _Ranks, shards: _Ranks) -> bool:
+        """True if a group meets the shards in this rank alone, and all that it sums was just scattered among them."""
+        if {*ranks} & {*shards} != {self._rank}:
+            return False
+        calls = self._calls()
+        before = [calls[place - 1] for place, call in enumerate(calls) if place and call == (_SUM, ranks)]
+        return all(call == (_SCATTER, shards) for call in before)
+
+    def _calls(self) -> list[tuple[str, _Ranks]]:
+        """The operation and the group of all that the rank begins, in order."""
+        all_of, streams = self._job.collectives, self._job.streams
+        pairs = zip(all_of.op[self._made].tolist(), all_of.stream[self._made].tolist(), strict=True)
+        return [(all_of.ops[op], streams[stream].ranks) for op, stream in pairs]

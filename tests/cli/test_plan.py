@@ -102,7 +102,13 @@ def test_bad_input_is_refused_in_one_line(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"a,b\n1,2\n", "has no column id"), (b"\xff\xfe\x00", "byte 0xff is no UTF-8 text"), (b"", "has no column id")],
+    [
+        (b"a,b\n1,2\n", "has no column id; expected"),
+        (b"id;model;gpu;gpus\n", "has no column id (it has semicolons: separate columns by commas); expected"),
+        (b"id\tmodel\tgpu\tgpus\n", "has no column id (it has tabs: separate columns by commas); expected"),
+        (b"\xff\xfe\x00", "byte 0xff is no UTF-8 text"),
+        (b"", "has no column id; expected"),
+    ],
 )
 def test_a_file_that_has_no_rows_is_refused(
     content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -110,7 +116,9 @@ def test_a_file_that_has_no_rows_is_refused(
     path = tmp_path / "rows.csv"
     path.write_bytes(content)
     assert main(["plan", "--csv", str(path)]) == 2
-    assert said in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
 
 
 def test_a_page_has_other_numbers_of_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,12 @@ def test_what_nccl_chooses_from(op, graph, expected):
     assert names(op, graph) == expected
 
 
+def test_a_gpu_of_unknown_generation_has_no_settings_of_early_ones():
+    graph = servers("a100", fabric="efa")
+    graph.graph["gpu"] = "unheard-of"
+    assert names("all_reduce", graph) == pairs("ring", "tree")
+
+
 def test_a_group_with_one_gpu_in_each_server_has_no_nvls():
     assert names("all_reduce", servers("h100"), (0, 8)) == pairs("ring", "tree")
 

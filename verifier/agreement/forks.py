@@ -191,7 +191,7 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
     parent, lines = step.parent, step.lines()
     if isinstance(parent, ast.If):
         did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
-        alone = not any(map(_calls, other)) and (not ends_outside(step.block) or _returns_alike(step, around))
+        alone = not any(map(_calls, other)) and (not ends_outside(step.block) or _returns_alike(step, other, around))
         varies, settled = _varies(parent.test, around), _is_settled(parent.test, around)
         return Fork(parent.lineno, *lines, *did, alone=alone, varies=varies, settled=settled)
     if isinstance(parent, _Loop):
@@ -205,12 +205,12 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
     return None
 
 
-def _returns_alike(step: Step, around: Sequence[Step]) -> bool:
+def _returns_alike(step: Step, other: Sequence[ast.stmt], around: Sequence[Step]) -> bool:
     """True if a branch of a function returns, and the other ways do too without a call: all come back to the caller."""
     if len(around) != 1 or not isinstance(step.block[-1], ast.Return):
         return False
-    behind = around[0].block[around[0].index + 1 :]
-    return not any(map(_calls, behind)) and not any(isinstance(one, ast.Raise) for one in behind)
+    rest = (*other, *around[0].block[around[0].index + 1 :])
+    return not any(map(_calls, rest)) and not any(isinstance(one, ast.Raise) for one in rest)
 
 
 def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:

@@ -1,4 +1,4 @@
-"""The text of a program's file, parsed also while other threads parse."""
+"""The text of a program's file, parsed also while other threads parse, and its forks."""
 
 from __future__ import annotations
 
@@ -28,3 +28,16 @@ def test_a_text_is_parsed_again_where_another_thread_was_in_between(
     assert not left
     assert (text is not None) is read
     assert text is None or text.line(2) == "print(step)"
+
+
+@pytest.mark.parametrize(("other", "alone"), [("pass", True), ("return", True), ("raise Stop", False)])
+def test_a_branch_that_returns_is_alone_where_the_other_one_comes_back_to_the_caller_too(
+    other: str, alone: bool
+) -> None:
+    tree = ast.parse(f"def save():\n    if rank == 0:\n        barrier()\n        return\n    else:\n        {other}\n")
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    around, branch = forks.steps_to(function, 3)
+    fork = forks.fork_of(branch, [around])
+    assert fork is not None
+    assert fork.alone == alone
