@@ -54,7 +54,7 @@ class BlackBox:
     number (p2p sequence number) that the file no longer holds. ``problems`` lists the damage in words. Times are
     nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself, ``dumped_ns`` where the file
     is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count. ``alike`` is
-    the :func:`~simcoll.core.trace.calls_digest` of the slots.
+    the :func:`~simcoll.core.trace.calls_digest` of the slots, nothing in the box of a :class:`BoxTail`.
     """
 
     path: str
@@ -184,7 +184,7 @@ def _read_ring(fd: int, header: Header) -> Slots:
 
 
 def _is_cut(fd: int, header: Header) -> bool:
-    """True if even the begin of the ring is not there."""
+    """True if even the beginning of the ring is not there."""
     return os.fstat(fd).st_size < header.ring_offset + min(header.slot_count, _CHUNK) * layout.SLOT.size
 
 
@@ -365,8 +365,9 @@ def _assemble(
     slots: tuple[Slots, Slots],
     dropped: tuple[_Dropped, _Dropped],
     problems: list[str],
-    known: KnownEntries,
+    known: KnownEntries | None,
 ) -> BlackBox:
+    signatures, sources = _ordered(entries.signatures), (*_ordered(entries.sources), UNKNOWN_SOURCE)
     return BlackBox(
         path=name,
         rank=header.rank,
@@ -380,8 +381,8 @@ def _assemble(
         closed_ns=header.closed_ns,
         dumped_ns=header.dumped_ns,
         groups=_ordered(entries.groups),
-        signatures=known.together(_ordered(entries.signatures)),
-        sources=known.together((*_ordered(entries.sources), UNKNOWN_SOURCE)),
+        signatures=signatures if known is None else known.together(signatures),
+        sources=sources if known is None else known.together(sources),
         events=(*ended_event(header.steps), *_ordered(entries.events)),
         dropped=dropped[0],
         dropped_p2p=dropped[1],
@@ -389,17 +390,20 @@ def _assemble(
         captured=slots[1],
         problems=tuple(problems),
         about=header.about,
-        alike=calls_digest(slots[0]),
+        alike=b"" if known is None else calls_digest(slots[0]),
     )
 
 
 def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots) -> BlackBox:
-    """The newest records of a file as a black box: all before them counts as dropped."""
+    """The newest records of a file as a black box: all before them counts as dropped.
+
+    Nothing is shared with other ranks' boxes: tables that grow would be kept once for each look.
+    """
     dropped: _Dropped = {}
     dropped_p2p: _Dropped = {}
     if not len(slots) or int(slots["index"][0]) > 1:
         _assume_dropped(slots, [*range(len(entries.groups))], dropped, dropped_p2p)
-    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [], KnownEntries())
+    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [], known=None)
 
 
 def _ordered(values: Mapping[int, Any]) -> tuple[Any, ...]:

@@ -249,11 +249,11 @@ def _read_sound(table: bytes, known: KnownEntries) -> TableEntries | None:
         if not whole or not is_blank(padding) or zlib.crc32(memoryview(piece)[8 : _PIECE_HEAD.size + size]) != crc:
             return None
         try:
-            _keep(entries, known, kind, index, payload)
+            value = _keep(entries, known, kind, index, payload)
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
         if kind in kept:
-            known.pieces[piece] = kind, index, kept[kind][index]
+            known.pieces[piece] = kind, index, value
     return entries
 
 
@@ -305,17 +305,22 @@ def is_blank(data: bytes) -> bool:
     return data == bytes(len(data))
 
 
-def _keep(entries: TableEntries, known: KnownEntries, kind: int, index: int, payload: bytes) -> None:
+def _keep(entries: TableEntries, known: KnownEntries, kind: int, index: int, payload: bytes) -> object:
+    """Take in an entry, unless one with its index was there before; returns what it states in any case."""
     if kind == EntryKind.GROUP:
-        entries.groups.setdefault(index, _once(known.groups, payload, _group))
-    elif kind == EntryKind.SIGNATURE:
-        entries.signatures.setdefault(index, _once(known.signatures, payload, Call.from_json))
-    elif kind == EntryKind.SOURCE:
-        entries.sources.setdefault(index, _once(known.sources, payload, _source))
-    elif kind == EntryKind.EVENT:
-        entries.events.setdefault(index, _made_alike(known, payload) or _event(json.loads(payload)))
-    else:
-        raise ValueError(kind)
+        return _first(entries.groups, index, _once(known.groups, payload, _group))
+    if kind == EntryKind.SIGNATURE:
+        return _first(entries.signatures, index, _once(known.signatures, payload, Call.from_json))
+    if kind == EntryKind.SOURCE:
+        return _first(entries.sources, index, _once(known.sources, payload, _source))
+    if kind == EntryKind.EVENT:
+        return _first(entries.events, index, _made_alike(known, payload) or _event(json.loads(payload)))
+    raise ValueError(kind)
+
+
+def _first(values: dict[int, _Value], index: int, value: _Value) -> _Value:
+    values.setdefault(index, value)
+    return value
 
 
 def _made_alike(known: KnownEntries, payload: bytes) -> Event | None:

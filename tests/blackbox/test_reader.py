@@ -73,6 +73,15 @@ def test_what_files_have_in_common_is_one_object(tmp_path):
     assert first.sources[0] is second.sources[0]
 
 
+def test_two_entries_of_one_index_change_no_other_file():
+    known, other = KnownEntries(), Call("broadcast", "broadcast")
+    first, second = (
+        pack_entry(EntryKind.SIGNATURE, 0, encode(call.to_json())) for call in (Call("barrier", "barrier"), other)
+    )
+    assert read_entries(first + second, known).signatures == {0: Call("barrier", "barrier")}
+    assert read_entries(second, known).signatures == {0: other}
+
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(("creating", "created", "destroyed")),

@@ -68,6 +68,7 @@ def test_a_call_that_ends_later_is_news(tmp_path):
     tail.look()
     assert not tail.look()
     assert tail.slots["state"].tolist() == [State.STARTED]
+    assert tail.box().alike == b""
     rank.box.advance(ticket)
     assert tail.look()
     assert tail.slots["state"].tolist() == [State.COMPLETED]

@@ -68,6 +68,7 @@ class PickleStream:
         self._puts = self._memoized = self._passed = 0
         self._usual = True
         self._opened = (0, 0, 0, 0, 0)
+        self._dict: dict[object, object] = {}
         self._items: list[object] = []
         self._memo: dict[int, object] = {}
         self._entries = entries
@@ -140,14 +141,20 @@ class PickleStream:
         self.stack.append(value)
 
     def open_dict(self) -> None:
-        """Push a new dict, and remember where: it may be an entry."""
+        """Push a new dict, and remember it and where it began: it may be an entry."""
         self._opened = self.at - 1, self._puts, self._memoized, self._containers, self._opcodes
-        self.open({})
+        self._dict = {}
+        self.open(self._dict)
 
     def mark(self) -> None:
         """Remember the place at which the items of a container begin."""
         if len(self.marks) == 2 and self._in_entries():
-            self._begun, self.began = self._opened, self._opened[0]
+            if self.stack[-1] is self._dict:
+                self._begun = self._opened
+            else:
+                # A dict that was memoized stays behind with all items that it is given: the entry counts as kept.
+                self._begun = self.at - 1, -1, self._memoized, self._containers, self._opcodes
+            self.began = self._begun[0]
             # Between the dict and the mark there is room to memoize it, and for nothing else.
             self._usual = self.at - 2 - self.began <= 1
         self.marks.append(len(self.stack))

@@ -185,6 +185,23 @@ def test_what_entries_share_is_bounded(monkeypatch, read):
     assert not read(pickle.dumps(plain(document([entry(n) for n in range(500)])), 2)).complete
 
 
+@pytest.mark.parametrize("limit", ["BYTES_LIMIT", "OPCODE_LIMIT", "CONTAINER_LIMIT"])
+@pytest.mark.parametrize(
+    ("opened", "refill"),
+    [
+        pytest.param(b"}(K\x01K\x02u", b"(X\x14\0\0\0%020d]u", id="the last dict opened was an entry"),
+        pytest.param(b"", b"K\x01}s(X\x14\0\0\0%020d]u", id="the last dict opened is a value"),
+    ],
+)
+def test_an_entry_that_is_a_memoized_dict_is_counted(monkeypatch, read, limit, opened, refill):
+    """It grows with each time that it is handed on."""
+    monkeypatch.setattr(pickle_machine, limit, 4000)
+    monkeypatch.setattr(pickle_machine, "_STEPS", 1)
+    entries = b"".join(b"h\x00" + refill % number for number in range(2500))
+    found = read(b"\x80\x02}(X\1\0\0\0a}q\x00X\7\0\0\0entries](" + opened + entries + b"eu.")
+    assert "more memory than any dump needs" in found.problems[0]
+
+
 def test_a_list_that_all_entries_or_groups_share_is_not_looked_at_without_end(monkeypatch, read):
     monkeypatch.setattr(entries, "_FRAME_LIMIT", 1000)
     shared = [None] * 400
