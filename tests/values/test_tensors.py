@@ -146,3 +146,17 @@ def test_values_off_leave_no_digest() -> None:
     outcome = try_ranks(RANKS, lambda rank: train(rank, bad=1), backend="threaded", values="off")
     assert not [event for trace in outcome.traces for event in trace.events if event.kind == "values"]
     assert outcome.report.findings == ()
+
+
+def test_a_large_tensor_in_inference_mode_and_then_one_outside() -> None:
+    def program(rank: int) -> None:
+        for mode in (True, False):
+            with torch.inference_mode(mode):
+                x = torch.ones(1 << 17)
+                if rank == 1 and not mode:
+                    due_faults.here.add(double_an_element)
+                dist.all_reduce(x)
+
+    outcome = try_ranks(RANKS, program, backend="threaded", values="all")
+    assert not outcome.report.notes
+    assert [(one.code, one.culprits) for one in outcome.report.findings] == [("SC902", (1,))]
