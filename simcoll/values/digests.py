@@ -175,10 +175,10 @@ def side_digest(
 
     floats, blocks = is_float(dtype), [(piece, _block(rows, piece)) for piece in cut if piece.count]
     hashed = not law.reduced or (not sent and law.replicated)
-    # Where all ranks hold the same bits, which the hashes show, one of them needs to add them up: each in its turn. Two
-    # ranks that differ have no majority: there both add up, which shows the one that is wrong.
-    alike = not sent and law.replicated and operation in ("sum", "avg") and group_size > 2
-    shared = alike and group_rank != sequence % group_size
+    # Where all ranks hold the same bits, which the hashes show, two add them up, each two in their turn. Were it one, a
+    # wrong result that most ranks hold, none of which has added it up, would look like the right one.
+    alike = not sent and law.replicated and operation in ("sum", "avg")
+    shared = alike and (group_rank - sequence) % group_size > 1
     measured = floats and (sent or law.reduced) and not shared
     wanted = _Wanted(hashed, measured, law.reduced, law.reduced and sent)
     read = [(piece, *_read(block, piece, library, wanted)) for piece, block in blocks]

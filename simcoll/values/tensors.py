@@ -27,7 +27,7 @@ from simcoll.values.contents import HostCopy, aligned, is_plain
 from simcoll.values.digests import ROW, SideDigest, side_digest
 from simcoll.values.faults import due_faults
 from simcoll.values.guard import Box, Guard
-from simcoll.values.scaling import scales_losses
+from simcoll.values.scaling import scaling_round
 
 _DEVICE_CHUNK = 1 << 23
 
@@ -133,7 +133,9 @@ class _Scratch(threading.local):
         key = dtype, place
         row = self._rows.get(key)
         if row is None or row.shape[0] < count:
-            row = self._rows[key] = torch.empty(count, dtype=dtype, device="cpu")
+            # A tensor that is made in inference mode could be written to in no other.
+            with torch.inference_mode(False):
+                row = self._rows[key] = torch.empty(count, dtype=dtype, device="cpu")
         return row[:count]
 
 
@@ -216,7 +218,8 @@ class ValueWatch:
     ) -> CallValues | None:
         if not all(is_plain(tensor) for tensor in (*inputs, *outputs)):
             return None
-        return CallValues(self, call, sequence, self._digest(call, sequence, inputs, sent=True), outputs)
+        sent = self._digest(call, sequence, inputs, sent=True)
+        return CallValues(self, call, sequence, scaling_round(), sent, outputs)
 
     def result(self, call: Call, sequence: int, outputs: Sequence[torch.Tensor]) -> _Side | None:
         """Digest the result of a call."""
@@ -243,7 +246,7 @@ class ValueWatch:
         with self._lock:
             if values is not None:
                 self._open.append(values)
-            if not self._told and scales_losses():
+            if not self._told and scaling_round() is not None:
                 self._told = True
                 self._box.event("scaled")
             while self._open:
@@ -254,17 +257,25 @@ class ValueWatch:
                 if not first.here() and not first.comes(_LAST_SECONDS):
                     continue
                 with _disable_current_modes():
-                    sides = first.sides()
-                self._box.event("values", group=self._index, sequence=first.sequence, **sides)
+                    numbers = first.numbers()
+                self._box.event("values", group=self._index, sequence=first.sequence, **numbers)
 
 
 class CallValues:
     """The values of one call that is under way."""
 
     def __init__(
-        self, watch: ValueWatch, call: Call, sequence: int, sent: _Side | None, outputs: Sequence[torch.Tensor]
+        self,
+        watch: ValueWatch,
+        call: Call,
+        sequence: int,
+        scaling: int | None,
+        sent: _Side | None,
+        outputs: Sequence[torch.Tensor],
     ) -> None:
+        """``scaling`` is the round of the search for a scale of losses in which the call is made."""
         self.sequence = sequence
+        self._scaling = scaling
         self._watch = watch
         self._call = call
         self._outputs = outputs
@@ -294,10 +305,11 @@ class CallValues:
             time.sleep(0.001)
         return self.here()
 
-    def sides(self) -> dict[str, object]:
-        """Both digests, as far as this rank has them."""
+    def numbers(self) -> dict[str, object]:
+        """Both digests, as far as this rank has them, and the round of the search for a scale, if there is one."""
         both = {"sent": self._sent, "received": self._received}
-        return {name: side.document() for name, side in both.items() if side is not None}
+        found: dict[str, object] = {} if self._scaling is None else {"scaling": self._scaling}
+        return found | {name: side.document() for name, side in both.items() if side is not None}
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simcoll.testing import try_ranks
-
-pytestmark = pytest.mark.slow
 
 
 def train(rank: int, scale: float, steps: int, has_nan: Callable[[int], bool] = lambda step: False) -> None:
@@ -34,6 +34,7 @@ def train(rank: int, scale: float, steps: int, has_nan: Callable[[int], bool] = 
         scaler.update()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 4, 24])
 def test_a_job_that_overflows_in_its_first_steps_is_silent_however_short_it_is(steps: int) -> None:
     # About fifteen halvings lead to the scale: the two shorter jobs end before they have found it.
@@ -42,6 +43,7 @@ def test_a_job_that_overflows_in_its_first_steps_is_silent_however_short_it_is(s
     assert not outcome.report.findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "first"), [(1024.0, 0), (1024.0, 3), (2.0**127, 24)])
 def test_nan_that_stays_is_found_beside_a_scaler(scale: float, first: int) -> None:
     def program(rank: int) -> None:
@@ -49,3 +51,78 @@ def test_nan_that_stays_is_found_beside_a_scaler(scale: float, first: int) -> No
 
     [finding] = try_ranks(2, program, backend="threaded", values="all").report.findings
     assert (finding.code, finding.culprits) == ("SC901", (1,))
+
+
+class OwnScaler(torch.amp.GradScaler):
+    """A scaler with an update of its own, like that of FSDP, which does not call torch's."""
+
+    def update(self, new_scale: Any = None) -> None:
+        if any(
+            bool(found)
+            for states in self._per_optimizer_states.values()
+            for found in states["found_inf_per_device"].values()
+        ):
+            assert self._scale is not None
+            self._scale = self._scale * 0.5
+        self._per_optimizer_states.clear()
+
+
+class NestedScaler(torch.amp.GradScaler):
+    """A scaler whose update calls torch's."""
+
+    def update(self, new_scale: Any = None) -> None:
+        super().update(new_scale)
+
+
+class Layers:
+    """Equal layers, whose gradients a rank reduces one by one at one line, in steps that end with a scaler's update."""
+
+    def __init__(self, layers: int, steps: int, sent: Callable[[int, int, int], float], kind: Any = None) -> None:
+        self.layers, self.steps, self.sent = layers, steps, sent
+        self.kind = kind or torch.amp.GradScaler
+
+    def __call__(self, rank: int) -> None:
+        scaler = self.kind("cpu", init_scale=2.0**100)
+        weights = [nn.Parameter(torch.zeros(3)) for _ in range(self.layers)]
+        optimizer = torch.optim.SGD(weights, lr=0.0)
+        scaler.scale(torch.ones(1))
+        for step in range(self.steps):
+            for layer, weight in enumerate(weights):
+                weight.grad = torch.full((3,), self.sent(rank, step, layer))
+                dist.all_reduce(weight.grad)
+            scaler.step(optimizer)
+            scaler.update()
+
+    def findings(self) -> list[tuple[str, tuple[int, ...]]]:
+        outcome = try_ranks(2, self, backend="threaded", values="all")
+        assert not outcome.exceptions
+        return [(one.code, one.culprits) for one in outcome.report.findings]
+
+
+INFINITE = float("inf")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [torch.amp.GradScaler, OwnScaler, NestedScaler])
+def test_equal_layers_that_overflow_at_one_line_are_one_round(kind: Any) -> None:
+    def at_the_end(rank: int, step: int, layer: int) -> float:
+        return INFINITE if step >= 2 and rank == 1 else 1.0
+
+    def everywhere(rank: int, step: int, layer: int) -> float:
+        return -INFINITE if rank and layer % 2 else INFINITE
+
+    def first(rank: int, step: int, layer: int) -> float:
+        # The layers' gradients differ in size, and so do the ranks': rank 0 finds its scale first.
+        return INFINITE if layer < 12 - 4 * step and (rank or step < 3) else 1.0 + rank
+
+    assert Layers(3, 4, at_the_end, kind).findings() == []
+    assert Layers(12, 4, everywhere, kind).findings() == []
+    assert Layers(12, 3, first, kind).findings() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [torch.amp.GradScaler, OwnScaler])
+def test_a_layer_that_stays_infinite_among_others_that_are_finite_is_found(kind: Any) -> None:
+    # The finite calls of the same line do not end the search: the layer's own never do.
+    stays = Layers(3, 4, lambda rank, step, layer: INFINITE if rank and not layer else 1.0, kind)
+    assert stays.findings() == [("SC901", (1,))]

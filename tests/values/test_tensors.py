@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -13,14 +15,16 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from simcoll.testing import try_ranks  # noqa: E402
-from simcoll.values.faults import double_an_element, due_faults  # noqa: E402
+from simcoll.values.faults import Alter, double_an_element, due_faults  # noqa: E402
 
 RANKS = 2
 BACKENDS = [pytest.param("threaded"), pytest.param("gloo", marks=[pytest.mark.slow, pytest.mark.gloo])]
 
 
-def found(program: Callable[[int], object], backend: str, values: str = "all") -> list[tuple[str, tuple[int, ...]]]:
-    outcome = try_ranks(RANKS, program, backend=backend, values=values)
+def found(
+    program: Callable[[int], object], backend: str, values: str = "all", ranks: int = RANKS
+) -> list[tuple[str, tuple[int, ...]]]:
+    outcome = try_ranks(ranks, program, backend=backend, values=values)
     for error in outcome.exceptions.values():
         raise error
     return [(one.code, one.culprits) for one in outcome.report.findings]
@@ -81,6 +85,24 @@ def test_a_result_that_one_rank_gets_wrong(backend: str, asynchronous: bool, fut
         spoilt(rank, asynchronous=asynchronous, future=future)
 
     assert found(program, backend) == [("SC902", (1,))]
+
+
+def alter_the_last_bit(buffers: Sequence[Any]) -> None:
+    """Change an element by less than sums of floats show."""
+    buffers[0].view(torch.int32)[0] ^= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("altered", [{0: double_an_element, 1: double_an_element}, {2: alter_the_last_bit}])
+def test_whoever_adds_the_results_up_the_ranks_with_wrong_ones_are_named(altered: Mapping[int, Alter]) -> None:
+    def program(rank: int, at: int) -> None:
+        for call in range(3):
+            if call == at and rank in altered:
+                due_faults.here.add(altered[rank])
+            dist.all_reduce(torch.arange(1.0, 200.0) * (rank + 1))
+
+    for at in range(3):
+        assert found(functools.partial(program, at=at), "threaded", ranks=3) == [("SC902", tuple(altered))]
 
 
 @pytest.mark.parametrize("mode", ["record", "check"])
@@ -146,3 +168,17 @@ def test_values_off_leave_no_digest() -> None:
     outcome = try_ranks(RANKS, lambda rank: train(rank, bad=1), backend="threaded", values="off")
     assert not [event for trace in outcome.traces for event in trace.events if event.kind == "values"]
     assert outcome.report.findings == ()
+
+
+def test_a_large_tensor_in_inference_mode_and_then_one_outside() -> None:
+    def program(rank: int) -> None:
+        for mode in (True, False):
+            with torch.inference_mode(mode):
+                x = torch.ones(1 << 17)
+                if rank == 1 and not mode:
+                    due_faults.here.add(double_an_element)
+                dist.all_reduce(x)
+
+    outcome = try_ranks(RANKS, program, backend="threaded", values="all")
+    assert not outcome.report.notes
+    assert [(one.code, one.culprits) for one in outcome.report.findings] == [("SC902", (1,))]

@@ -238,7 +238,7 @@ class _Gradients:
                 (trace.groups[index].name, sequence): sent
                 for index, calls in written_values(trace).items()
                 if 0 <= index < len(trace.groups)
-                for sequence, (sent, _) in calls.items()
+                for sequence, (sent, *_) in calls.items()
                 if sent is not None
             }
         return self._sent[rank]

@@ -53,12 +53,13 @@ class SideValues:
 
 @dataclass(frozen=True, slots=True)
 class RankValues:
-    """The values of one rank's call."""
+    """The values of one rank's call, and the round of the rank's search for a scale of its losses, if it wrote one."""
 
     group_rank: int
     record: Record
     sent: SideValues | None
     received: SideValues | None
+    scaling: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +92,21 @@ def _is_whole(columns: GroupColumns) -> bool:
     return sorted(part.group_rank for part in columns.parts) == [*range(len(columns.group.ranks))]
 
 
-WrittenValues = Mapping[int, Mapping[int, tuple["SideValues | None", "SideValues | None"]]]
+Written = tuple["SideValues | None", "SideValues | None", "int | None"]
+"""What was sent and received by a call, and the round of the search for a scale of losses."""
+
+WrittenValues = Mapping[int, Mapping[int, Written]]
 """A rank's digests by the index of its groups, and by the sequence of their calls."""
 
 
 def written_values(trace: Trace) -> WrittenValues:
     """What a rank wrote down of both sides of its calls."""
-    found: dict[int, dict[int, tuple[SideValues | None, SideValues | None]]] = {}
+    found: dict[int, dict[int, Written]] = {}
     for event in trace.events:
         group, sequence = (number(event, name) for name in ("group", "sequence"))
         if event.kind == "values" and group is not None and sequence is not None:
             sides = _side(event.data.get("sent")), _side(event.data.get("received"))
-            found.setdefault(group, {})[sequence] = sides
+            found.setdefault(group, {})[sequence] = *sides, number(event, "scaling")
     return found
 
 
@@ -125,11 +129,11 @@ def _of_group(columns: GroupColumns, known: dict[int, WrittenValues]) -> Iterabl
             yield CallValues(columns.group, sequence, whole)
 
 
-def _rank_values(part: Part, sequence: int, sides: tuple[SideValues | None, SideValues | None]) -> RankValues | None:
+def _rank_values(part: Part, sequence: int, written: Written) -> RankValues | None:
     record = part.at(sequence)
     if record is None or record.state is not State.COMPLETED or record.call.op not in COLLECTIVES:
         return None
-    return RankValues(part.group_rank, record, *sides)
+    return RankValues(part.group_rank, record, *written)
 
 
 def _are_one_call(ranks: Sequence[RankValues]) -> bool:

@@ -7,15 +7,18 @@ Infinities and NaNs are often intended. These are not reported:
 * NaNs that ranks send each other at one line more than once, without one in any reduction from then on: they stand for
   missing numbers;
 * infinities of one sign, as many from every rank, without NaNs: a mask;
-* values of a program with loss scaling while it looks for its scale: a later call of the same line, of the same rank,
-  is finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the maximum of one float,
-  as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile: after at most
-  ``_RECOVERING`` such calls of the line, or ``_SEARCHING`` where all ranks overflow from its first call on.
+* values of a program with loss scaling while it looks for its scale: in a later round all calls of the same line, of
+  the same rank, are finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the
+  maximum of one float, as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile:
+  after at most ``_RECOVERING`` such rounds of the line, or ``_SEARCHING`` where it has been so from its first call on
+  and all ranks overflow in all but ``_RECOVERING`` of them. A round ends where the scaler looks at the gradients, which
+  the ranks write down; without a scaler each call is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from simcoll.core.ranges import ranks_text
@@ -103,13 +106,13 @@ def _sides(values: CallValues, note: Callable[[RankValues], str]) -> list[Side]:
 
 _RECOVERING = 2
 _SEARCHING = 40
-"""Calls of a line that overflow before a scale that is too large is found: each halves it, and few begin above 2^32."""
+"""Rounds that overflow before a scale that is too large is found: each halves it, and few begin above 2^32."""
 
 
 def _non_finite(calls: Sequence[CallValues], scaled: bool, columns: Sequence[GroupColumns]) -> list[_Found]:
     """The first call into which a rank put values that are not finite, without having received such values before."""
     tainted: set[int] = set()
-    lines: dict[_Line, list[tuple[int, bool, bool]]] | None = None
+    searches: dict[_Line, _Search] | None = None
     missing: set[_Line] | None = None
     for place, values in enumerate(calls):
         bad = _suspects(values)
@@ -118,10 +121,10 @@ def _non_finite(calls: Sequence[CallValues], scaled: bool, columns: Sequence[Gro
             bad = [one for one in bad if _line(values.group, one) not in missing]
         fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
         if fresh:
-            if lines is None:
-                lines = _by_line(calls) if scaled or any(map(_looks_scaled, calls)) else {}
-            of_fresh = [lines.get(_line(values.group, one), []) for one in fresh]
-            if not all(_is_of_scaling(line, place, scaled=scaled) for line in of_fresh):
+            if searches is None:
+                searches = _searches(calls, scaled=scaled) if scaled or any(map(_looks_scaled, calls)) else {}
+            of_fresh = [searches.get(_line(values.group, one)) for one in fresh]
+            if not all(search is not None and search.explains(place) for search in of_fresh):
                 return [(values.began_ns, _non_finite_finding(values, fresh, columns))]
             if scaled:
                 continue
@@ -169,24 +172,57 @@ def _missing_numbers(calls: Sequence[CallValues]) -> set[_Line]:
     return {line for line, [first, *more] in found.items() if more and broken < first < whole}
 
 
-def _by_line(calls: Sequence[CallValues]) -> dict[_Line, list[tuple[int, bool, bool]]]:
-    """The calls of each line in order: the place, whether the rank sent finite values, whether no rank did."""
-    found: dict[_Line, list[tuple[int, bool, bool]]] = {}
+@dataclass(slots=True)
+class _Round:
+    """The calls that a rank makes at one line in one round of its search for a scale: the place of the last, whether
+    all are finite, and whether at one of them no rank sent finite values.
+    """
+
+    scaling: int | None
+    last: int
+    finite: bool = True
+    none: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What a rank's rounds at one line say of its search for a scale: the place of the last round without infinities
+    and NaNs, and whether those after it are of a search that the end of the job cut short.
+    """
+
+    found: int
+    cut_short: bool
+
+    def explains(self, place: int) -> bool:
+        """True if the values of a call of the line that are not finite belong to the search."""
+        return self.cut_short or place < self.found
+
+
+def _searches(calls: Sequence[CallValues], *, scaled: bool) -> dict[_Line, _Search]:
+    """The search for a scale at each line."""
+    rounds: dict[_Line, list[_Round]] = {}
     for place, values in enumerate(calls):
+        bad = {one.group_rank for one in _suspects(values)}
         none = not any(one.sent is not None and one.sent.finite for one in values.ranks)
         for one in values.ranks:
-            if one.sent is not None:
-                found.setdefault(_line(values.group, one), []).append((place, one.sent.finite, none))
-    return found
+            if one.sent is None:
+                continue
+            of_line = rounds.setdefault(_line(values.group, one), [])
+            if one.scaling is None or not of_line or of_line[-1].scaling != one.scaling:
+                of_line.append(_Round(one.scaling, place))
+            current = of_line[-1]
+            current.last = place
+            current.finite &= one.group_rank not in bad
+            current.none |= none
+    return {line: _search(of_line, scaled=scaled) for line, of_line in rounds.items()}
 
 
-def _is_of_scaling(line: Sequence[tuple[int, bool, bool]], place: int, *, scaled: bool) -> bool:
-    """True if the values of a line's call that are not finite belong to a search for the scale of the losses."""
-    last = max((at for at, finite, _ in line if finite), default=-1)
-    if last > place:
-        return True
-    rest = [none for at, _, none in line if at > last]
-    return scaled and (len(rest) <= _RECOVERING or (last < 0 and len(rest) <= _SEARCHING and all(rest)))
+def _search(rounds: Sequence[_Round], *, scaled: bool) -> _Search:
+    found = max((one.last for one in rounds if one.finite), default=-1)
+    rest = [one for one in rounds if one.last > found]
+    most = _SEARCHING if found < 0 else _RECOVERING
+    few = sum(not one.none for one in rest) <= _RECOVERING
+    return _Search(found, scaled and few and len(rest) <= most)
 
 
 def _is_reduced(values: CallValues) -> bool:

@@ -91,15 +91,21 @@ def differing_replicas(values: CallValues) -> Breach | None:
     law = spec_of(values.ranks[0].record.call).values
     if law is None or not law.replicated:
         return None
-    held = {one.group_rank: one.received.hash for one in values.ranks if one.received and one.received.hash is not None}
+    sides = {one.group_rank: one.received for one in values.ranks if one.received and one.received.hash is not None}
+    held = {rank: side.hash for rank, side in sides.items()}
     counts = Counter(held.values()).most_common()
     if len(counts) < 2:
         return None
+    most, count = counts[0]
     known = wrong_results(values)
+    # Where ranks have added their results up, a majority of which none has is no proof against one that was close.
+    added = {side.hash for side in sides.values() if side.sum is not None}
     if known is not None and 0 < len(known.wrong) < len(held):
         wrong = known.wrong
+    elif 2 * count > len(held) and (not added or most in added):
+        wrong = tuple(rank for rank, one in held.items() if one != most)
     else:
-        wrong = tuple(rank for rank, one in held.items() if one != counts[0][0]) if 2 * counts[0][1] > len(held) else ()
+        wrong = ()
     return Breach(wrong, f"the ranks hold {len(counts)} different results, which must be equal bit for bit")
 
 
@@ -197,7 +203,7 @@ def _far_apart(judged: _Judged, *, averaged: bool) -> tuple[int, ...] | None:
             for rank, side in judged.received.items()
             if not _is_close(judged, whole, [one.sum for one in sent], [one.squares for one in sent], side.sum)
         ]
-        # Of ranks that hold the same bits one has added them up.
+        # Of ranks that hold the same bits not each has added them up.
         same = {judged.received[rank].hash for rank in wrong} - {None}
         return tuple(rank for rank, side in judged.received.items() if rank in wrong or side.hash in same) or None
     part = replace(whole, elements=-(-elements // ranks), rows=-(-rows // ranks))

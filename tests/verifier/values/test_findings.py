@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,10 @@ from simcoll.backends.engine.outcome import Outcome
 from simcoll.backends.simulated import simulate
 from simcoll.backends.simulated.comm import Comm
 from simcoll.spec.semantics import REDUCE_OPS, undefined_reduction
+from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.values import findings
+from simcoll.verifier.values.digests import digested_calls
 
 RANKS = 3
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64", "complex64")
@@ -187,6 +191,23 @@ def scaled(comm: Comm, recovers: bool) -> None:
 def test_overflows_while_a_loss_is_scaled_are_meant_unless_they_stay() -> None:
     assert run(lambda comm: scaled(comm, recovers=True)) == ()
     assert [one.code for one in run(lambda comm: scaled(comm, recovers=False))] == ["SC901"]
+
+
+def test_the_time_that_overflows_take_grows_with_their_number_and_not_with_its_square() -> None:
+    def program(comm: Comm) -> None:
+        for value in (float("inf") * comm.rank if comm.rank else 1.0, 1.0):
+            both = np.array([value], np.float32)
+            comm.call("allreduce", [both], [both], reduce_op="sum")
+
+    bad, good = digested_calls(columns_of(simulate(program, 2, values="all").traces))
+
+    def seconds(count: int) -> float:
+        began = time.process_time()
+        assert findings._non_finite([*[bad] * count, good], True, []) == []
+        return time.process_time() - began
+
+    seconds(10)
+    assert seconds(6000) < 60 * min(seconds(300) for _ in range(3))
 
 
 def test_sums_that_overflow_or_cancel_are_not_judged_wrong() -> None:
