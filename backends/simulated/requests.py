@@ -222,8 +222,8 @@ class Request:
         self._ticket = entry.ticket = ticket
         if asynchronous:
             self._flight = flights.open(entry, reads, writes)
-            # A message is not proved before it leaves.
-            data.flight = None if ticket.is_message else self._flight
+            # What a message sends is not proved before it leaves.
+            data.flight = None if ticket.is_message and reads else self._flight
             data.notice = partial(flights.changed, self._flight, known=True)
         else:
             flights.meet(entry, reads, writes)

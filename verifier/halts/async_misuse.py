@@ -140,13 +140,26 @@ def memory_findings(traces: Sequence[Trace]) -> list[Mismatch]:
     """SC502, SC503 and SC601, one for each pair of lines, errors and warnings, in order of time."""
     cases: dict[tuple[object, ...], _Case] = {}
     for trace in traces:
+        overlapped = {place for event in trace.events if event.kind == "overlap" and (place := _overlapped(event))}
         for event in trace.events:
+            # A call whose memory a later one uses is written to by that one: no second finding.
+            if event.kind == "changed" and (text(event, "group"), number(event, "sequence")) in overlapped:
+                continue
             if event.kind in ("changed", "overlap", "unsound"):
                 _note(cases, trace, event)
     found = [
         Mismatch(_judge(kind, case, traces), case.time_ns, lasting=case.beyond) for (kind, *_), case in cases.items()
     ]
     return sorted(found, key=lambda mismatch: mismatch.time_ns)
+
+
+def _overlapped(event: Event) -> tuple[object, object] | None:
+    """The group and the number of the earlier of two calls that use the same memory."""
+    other = event.data.get("other")
+    if not isinstance(other, dict):
+        return None
+    group, sequence = other.get("group"), other.get("sequence")
+    return (group, sequence) if isinstance(group, str) and isinstance(sequence, int) else None
 
 
 def _note(cases: dict[tuple[object, ...], _Case], trace: Trace, event: Event) -> None:

@@ -231,6 +231,20 @@ def test_a_write_to_a_buffer_that_receives_is_a_race(late: int) -> None:
     assert [(one.code, one.severity.value, one.culprits) for one in outcome.findings] == [("SC502", "warning", (1,))]
 
 
+def test_a_message_that_is_there_when_its_receive_is_made_is_no_write_of_the_program() -> None:
+    def program(comm: Comm) -> None:
+        comm.barrier()
+        if comm.rank == 0:
+            comm.send(2 * ones(), 1)
+            return
+        array = ones()
+        comm.irecv(array, 0).wait()
+        assert (array == 2).all()
+
+    for seed in range(4):
+        assert simulate(program, 2, seed=seed).findings == ()
+
+
 def test_a_result_may_be_overwritten_once_the_call_was_waited_for() -> None:
     def program(comm: Comm) -> None:
         array = ones()

@@ -109,6 +109,13 @@ def test_an_overlap_is_an_error_where_both_write_at_once(both: bool, running: bo
     assert [stated.source.line for stated in found.finding.sides[0].sources] == [7, 6]
 
 
+@pytest.mark.parametrize(("sequence", "codes"), [(2, ["SC503"]), (3, ["SC502", "SC503"])])
+def test_a_write_by_a_call_that_uses_the_memory_is_no_second_finding(sequence: int, codes: list[str]) -> None:
+    events = [event("changed", 6, sequence=sequence, known=False), overlap(7, both_write=True, running=False)]
+    found = memory_findings(traces([], [], events=events))
+    assert sorted(mismatch.finding.code for mismatch in found) == codes
+
+
 def test_events_of_any_shape_are_read() -> None:
     odd = [Event("changed", 1, {}), Event("overlap", 2, {"other": 7, "source": [1]}), event("overlap", other=[])]
     assert len(memory_findings(traces([], [], events=odd))) == 3
