@@ -66,6 +66,7 @@ def gather(
     chosen, notes = one_run(boxes)
     if boxes:
         dumps = _of_run(dumps, chosen, notes)
+    notes += _not_judged(dict(zip(paths, found, strict=True)), boxes, chosen)
     notes += [one.note for one in found if one.note]
     traces: Sequence[Trace] = _traces(dumps, unreadable)
     if boxes:
@@ -74,6 +75,16 @@ def gather(
     outcome = outcome_of(launches) if launches else None
     folders = _folders(dict(zip(paths, found, strict=True)), boxes, chosen or dumps)
     return RunRecords(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders)
+
+
+def _not_judged(found: Mapping[Path, RecordFiles], boxes: Sequence[BlackBox], chosen: Sequence[BlackBox]) -> list[str]:
+    """A note on each given folder all of whose black boxes are of another run than the one that is judged."""
+    files, used = {Path(box.path) for box in boxes}, {Path(box.path) for box in chosen}
+    return [
+        f"{path}: holds another run, which is not judged here: give it alone"
+        for path, one in found.items()
+        if os.path.isdir(path) and files.intersection(one.files) and used.isdisjoint(one.files)
+    ]
 
 
 def _of_run(dumps: Sequence[Dump], boxes: Sequence[BlackBox], notes: list[str]) -> list[Dump]:

@@ -47,6 +47,9 @@ def test_runs_of_one_id_in_folders_of_their_own_are_not_mixed(tmp_path):
     ]
     assert evidence.notes == ("3 black boxes of other runs or earlier attempts were left out",)
     assert evidence.folders == (tmp_path, tmp_path / "second")
+    both = gather([tmp_path / "first", tmp_path / "second"])
+    assert f"{tmp_path / 'first'}: holds another run, which is not judged here: give it alone" in both.notes
+    assert [trace.path for trace in both.traces] == [trace.path for trace in evidence.traces]
 
 
 def test_a_box_with_a_damaged_description_is_of_the_run_beside_it_and_defines_none(tmp_path, monkeypatch):
