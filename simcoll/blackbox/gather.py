@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,24 +66,28 @@ def gather(
     chosen, notes = one_run(boxes)
     if boxes:
         dumps = _of_run(dumps, chosen, notes)
-    notes += _not_judged(dict(zip(paths, found, strict=True)), boxes, chosen)
+    of_paths = dict(zip(paths, found, strict=True))
+    other_runs = _of_other_runs(of_paths, boxes, chosen or dumps)
+    notes += [f"{path}: holds another run, which is not judged here: give it alone" for path in other_runs]
     notes += [one.note for one in found if one.note]
     traces: Sequence[Trace] = _traces(dumps, unreadable)
     if boxes:
         merged = merge(chosen, traces)
         traces, notes = merged.traces, [*notes, *merged.notes]
     outcome = outcome_of(launches) if launches else None
-    folders = _folders(dict(zip(paths, found, strict=True)), boxes, chosen or dumps)
+    folders = _folders([path for path in paths if os.path.isdir(path)], other_runs, chosen or dumps)
     return RunRecords(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders)
 
 
-def _not_judged(found: Mapping[Path, RecordFiles], boxes: Sequence[BlackBox], chosen: Sequence[BlackBox]) -> list[str]:
-    """A note on each given folder all of whose black boxes are of another run than the one that is judged."""
-    files, used = {Path(box.path) for box in boxes}, {Path(box.path) for box in chosen}
+def _of_other_runs(
+    found: Mapping[Path, RecordFiles], boxes: Sequence[BlackBox], used: Sequence[BlackBox | Dump]
+) -> list[Path]:
+    """The given folders that have black boxes, and none of which any record is used."""
+    files, mine = {Path(box.path) for box in boxes}, {Path(one.path) for one in used}
     return [
-        f"{path}: holds another run, which is not judged here: give it alone"
+        path
         for path, one in found.items()
-        if os.path.isdir(path) and files.intersection(one.files) and used.isdisjoint(one.files)
+        if os.path.isdir(path) and files.intersection(one.files) and mine.isdisjoint(one.files)
     ]
 
 
@@ -97,15 +101,11 @@ def _of_run(dumps: Sequence[Dump], boxes: Sequence[BlackBox], notes: list[str]) 
     return kept
 
 
-def _folders(
-    found: Mapping[Path, RecordFiles], boxes: Sequence[BlackBox], used: Sequence[BlackBox | Dump]
-) -> tuple[Path, ...]:
+def _folders(given: Sequence[Path], other_runs: Collection[Path], used: Sequence[BlackBox | Dump]) -> tuple[Path, ...]:
     """The folders that were given, and those below them of which a record is used: not those of other runs."""
-    files, mine = {Path(box.path) for box in boxes}, {Path(one.path) for one in used}
-    given = [path for path in found if os.path.isdir(path)]
     # A host all of whose ranks failed before they recorded has left an account alone.
-    own = [path for path in given if not files.intersection(found[path].files) or mine.intersection(found[path].files)]
-    below = sorted({path.parent for path in mine})
+    own = [path for path in given if path not in other_runs]
+    below = sorted({Path(one.path).parent for one in used})
     return tuple(dict.fromkeys([*own, *(folder for folder in below if any(map(folder.is_relative_to, given)))]))
 
 

@@ -91,7 +91,10 @@ def show_complete(report: Report, dry_run: DryRun, output: Output) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DryRunRequest:
-    """A dry run as it was asked for; ``folder`` makes the folder of its results, and checks what it runs."""
+    """A dry run as it was asked for; ``folder`` makes the folder of its results.
+
+    ``check`` checks what it runs, where processes of a job say together what is wrong with it.
+    """
 
     dry_run: DryRun
     plan: DryRunPlan
@@ -104,9 +107,10 @@ def carry_out(request: DryRunRequest, job: OuterJob | None, output: Output) -> i
     """Run the ranks; the first process concludes, and all end with its exit code."""
     try:
         with nullcontext() if job is None else _meeting(job) as meeting:
-            request.check()
-            if meeting is not None and meeting.job.number:
-                return _serve(request, meeting)
+            if meeting is not None:
+                request.check()
+                if meeting.job.number:
+                    return _serve(request, meeting)
             return _lead(request, meeting, output)
     except GivenUpError as error:
         if error.is_shown and job is not None and job.number:

@@ -170,8 +170,9 @@ def preflight(request: PreflightRequest, output: Output, conclude: Conclude | No
         size, local = request.sizes()
         ranks = request.chosen_ranks(size)
         request.check()
-        if job is None:  # hosts of a job say it together
-            request.check_program()  # what is missing is said before torch takes its seconds
+        if job is None:
+            # Before torch takes its seconds; processes of a job say it together, when they have met.
+            request.check_program()
         check_torch()
     except PreconditionError as error:
         return output.refuse(error.code, str(error))
