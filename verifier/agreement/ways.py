@@ -18,6 +18,7 @@ from simcoll.verifier.agreement.forks import (
     caught_fork,
     chosen_between,
     chosen_values,
+    closes_block,
     ends_outside,
     exits_before,
     exits_in,
@@ -167,10 +168,15 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
         min(len(one), len(other)),
     )
     if level == min(len(one), len(other)):
+        there, gone = (a, b) if len(one) > len(other) else (b, a)
+        if level and closes_block(one[level - 1].statement, _next(gone, depth)):
+            yield from _leading_to(there, gone, depth, level - 1)
         return
     x, y = one[level], other[level]
     if x.field != y.field:
-        yield from _by_branch(a, b, depth, x, y)
+        cleans_up = "finalbody" in (x.field, y.field)
+        there, gone = (b, a) if x.field == "finalbody" else (a, b)
+        yield from _leading_to(there, gone, depth, level - 1) if cleans_up else _by_branch(a, b, depth, x, y)
         return
     early, late, block = (a, b, x.block) if x.index < y.index else (b, a, x.block)
     low, high = sorted((x.index, y.index))
@@ -183,6 +189,14 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
     # An exception is an answer only where nothing else is.
     told = [*passed, *(replace(one, again=True) for one in left_out)]
     yield from told or _caught(early, late, depth, level)
+
+
+def _next(way: Way, depth: int) -> tuple[str, int, Function | None] | None:
+    """The function that a way's frame has called: its name, its line and its text; None of the innermost frame."""
+    if depth + 1 == len(way.frames):
+        return None
+    frame = way.frames[depth + 1]
+    return frame.function, frame.line, function_of(frame)
 
 
 def _by_branch(a: Way, b: Way, depth: int, x: Step, y: Step) -> Iterator[Between]:

@@ -132,8 +132,8 @@ def _follows_mismatch(job: Job, failure: Failure) -> bool:
     """True if the rank failed at a mismatch, or in handling it.
 
     An exception is its consequence where the rank completed no collective in between, none after the mismatched one, or
-    where the mismatch lasts; an exit code is one where the rank took part at all: a program that has caught the error ends
-    so.
+    where the mismatch lasts; an exit code is one where the rank took part at all: a program that has caught the error
+    ends so.
     """
     if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False
