@@ -123,7 +123,7 @@ def _assumed(filled: Extrapolation) -> list[str]:
         models = sorted(set(filled.stand_ins.values()))
         notes.append(
             f"{len(filled.stand_ins):,} ranks that did not run are priced with the programs of {ranks_text(models)}, "
-            "which have like places in their groups"
+            "which have like places in their groups; that they agree was not checked (simcoll preflight does)"
         )
     if filled.approximate:
         notes.append(

@@ -80,11 +80,17 @@ def truncated(trace: MemoryTrace, replayed: ReplayResult) -> MemoryTrace:
 def unfinished_from(trace: MemoryTrace, first: Mapping[tuple[str, tuple[int, ...]], int]) -> MemoryTrace:
     """The trace with collectives pending from a sequence number on, by each group's name and members."""
     slots = trace.slots.copy()
+    slots["state"][_from(trace, first)] = State.STARTED
+    return replace(trace, slots=slots)
+
+
+def _from(trace: MemoryTrace, first: Mapping[tuple[str, tuple[int, ...]], int]) -> npt.NDArray[np.bool_]:
+    """Mask of a group's collectives from a sequence number on, for each group that has one."""
+    slots, mask = trace.slots, np.zeros(len(trace.slots), np.bool_)
     for index, group in enumerate(trace.groups):
         if (number := first.get((group.name, group.ranks))) is not None:
-            later = (slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["sequence"] >= number)
-            slots["state"][later] = State.STARTED
-    return replace(trace, slots=slots)
+            mask |= (slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["sequence"] >= number)
+    return mask
 
 
 def main_thread_is_blocked(threads: Sequence[ThreadProgress]) -> bool:
@@ -189,17 +195,33 @@ class _Replayed:
 
 def _judge_replayed(job: _Replayed) -> Report:
     ends, complete, until_blocked, world_size = job.ends, job.complete, job.until_blocked, job.world_size
-    programs = replace(
-        judge(complete, LaunchOutcome(ends.exits)), agreed=_count_agreed(complete), world_size=world_size
-    )
+    programs = replace(judge(complete, LaunchOutcome(ends.exits)), world_size=world_size)
     if not job.replayed.blocked:
-        return _without_times(_progress_until_first_error(programs, complete))
-    report = replace(_judge_blocked_job(job), agreed=_count_agreed(until_blocked), world_size=world_size)
+        return _without_times(_until_first_error(programs, complete))
+    report = replace(_judge_blocked_job(job), world_size=world_size)
     disagreements = [finding for finding in programs.findings if _programs_disagree(finding, until_blocked)]
     if disagreements:
-        report = replace(report, findings=tuple(disagreements), verdict=programs.verdict, agreed=programs.agreed)
-    report = _progress_until_first_error(_with_extra_calls(report), until_blocked)
+        report = replace(report, findings=tuple(disagreements), verdict=programs.verdict)
+    report = _until_first_error(_with_extra_calls(report), until_blocked)
     return _without_times(_blocked_ranks_running(report, job.replayed))
+
+
+def _until_first_error(report: Report, traces: Sequence[MemoryTrace]) -> Report:
+    """The report with agreement and progress up to the first calls that ranks disagree about.
+
+    No group would finish such a call, and no rank would go beyond it.
+    """
+    first: dict[tuple[str, tuple[int, ...]], int] = {}
+    for finding in report.findings:
+        group = finding.group
+        if finding.severity is Severity.ERROR and group is not None and finding.sequence is not None:
+            key = group.name, group.ranks
+            first[key] = min(first.get(key, finding.sequence), finding.sequence)
+    report = replace(report, agreed=_count_agreed([_cut_at(trace, first) for trace in traces]))
+    if not first or report.summary is None:
+        return report
+    progress = progress_of([unfinished_from(trace, first) for trace in traces])
+    return replace(report, summary=replace(report.summary, progress=progress))
 
 
 def _count_agreed(traces: Sequence[MemoryTrace]) -> int:
@@ -211,18 +233,10 @@ def _count_agreed(traces: Sequence[MemoryTrace]) -> int:
     return agreed
 
 
-def _progress_until_first_error(report: Report, traces: Sequence[MemoryTrace]) -> Report:
-    """The report with progress up to the first call that ranks disagree about: no group would finish that call."""
-    first: dict[tuple[str, tuple[int, ...]], int] = {}
-    for finding in report.findings:
-        group = finding.group
-        if finding.severity is Severity.ERROR and group is not None and finding.sequence is not None:
-            key = group.name, group.ranks
-            first[key] = min(first.get(key, finding.sequence), finding.sequence)
-    if not first or report.summary is None:
-        return report
-    progress = progress_of([unfinished_from(trace, first) for trace in traces])
-    return replace(report, summary=replace(report.summary, progress=progress))
+def _cut_at(trace: MemoryTrace, first: Mapping[tuple[str, tuple[int, ...]], int]) -> MemoryTrace:
+    """The trace up to its rank's first collective that is one of these of its group, or a later one."""
+    rows = np.flatnonzero(_from(trace, first))
+    return replace(trace, slots=trace.slots[: rows[0]]) if len(rows) else trace
 
 
 def _blocked_ranks_running(report: Report, replayed: ReplayResult) -> Report:

@@ -154,6 +154,8 @@ class Separate:
         if (pair := _shared(spans)) is not None:
             reason = f"outputs {pair[0]} and {pair[1]} share memory: what one rank sends overwrites another's part"
         elif reads and (pair := self._read_late(spans, reads)) is not None:
+            if _is_uniform(inputs[pair[1] - len(outputs)]):
+                return None
             name = "the input" if len(inputs) == 1 else f"input {pair[1] - len(outputs)}"
             reason = f"the output shares memory with {name}, which is read after the output is begun"
         else:
@@ -166,6 +168,12 @@ class Separate:
             if span[2] - len(self.outputs) != self.own and (pair := _shared([*spans, span])) is not None:
                 return pair
         return None
+
+
+def _is_uniform(tensor: torch.Tensor) -> bool:
+    """True if all elements are one value, as of a call that only tries whether the backend has it: order is no matter."""
+    with torch.no_grad():
+        return bool((tensor == tensor.flatten()[0]).all())
 
 
 def _sizes(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:

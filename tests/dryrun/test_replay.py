@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -148,6 +149,17 @@ def test_ranks_that_did_not_run_are_taken_to_come() -> None:
     assert replay_programs(traces, 4).blocked == []
     report = judged(traces)
     assert (report.findings, report.agreed) == ((), 2)
+
+
+def test_what_ranks_would_call_behind_a_finding_does_not_count_as_agreed() -> None:
+    first, second = job("A B A A B", "A B A A B")
+    differs = replace(second.signatures[0], reduce_op="max")
+    slots = second.slots.copy()
+    slots["signature"][2] = len(second.signatures)
+    traces = [first, replace(second, signatures=[*second.signatures, differs], slots=slots)]
+    report = judged(traces)
+    assert [(found.code, found.sequence) for found in report.findings] == [("SC104", 2)]
+    assert report.agreed == 2
 
 
 @pytest.mark.parametrize(("first", "second"), [("A A A", "A"), ("A >1 B", "A"), ("A <1", "A"), ("a a w w B", "A")])

@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 import torch
 from torch._C._distributed_c10d import AllgatherOptions
 
+from simcoll.backends.gloo import GLOO
 from simcoll.recorder.arguments import arguments
 from simcoll.recorder.own_memory import Separate
 
@@ -41,3 +42,16 @@ def test_a_tensor_that_pads_the_end_of_a_list_takes_what_nobody_needs(outputs: l
 )
 def test_outputs_that_share_memory_are_told(outputs: list[torch.Tensor], pair: str) -> None:
     assert fault(outputs) == f"outputs {pair} share memory"
+
+
+def exchanged(values: torch.Tensor) -> str | None:
+    call = arguments("alltoall_base", (values, values, [], []), {})
+    separate = Separate.of(call, GLOO, 0)
+    assert separate is not None
+    found = separate.fault(call)
+    return None if found is None else found.code
+
+
+def test_an_exchange_in_place_is_told_but_not_one_that_only_tries_whether_it_exists() -> None:
+    assert exchanged(torch.arange(4.0)) == "SC503"
+    assert exchanged(torch.zeros(4)) is None

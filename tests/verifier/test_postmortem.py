@@ -359,6 +359,14 @@ def test_what_follows_a_mismatch_that_was_handled(failure: Event | None, expecte
     assert codes(report) == expected
 
 
+def test_an_exception_right_after_a_mismatched_call_that_completed_is_its_consequence() -> None:
+    traces = [
+        trace(rank, [record(1), record(2, reduction("max" if rank == 2 else "sum"))], raised(9, "KeyError", "'x'"))
+        for rank in range(RANKS)
+    ]
+    assert codes(judge(traces, LaunchOutcome({2: RankExit(1, 10 * SECOND)}))) == ["SC104"]
+
+
 @pytest.mark.parametrize(("rule", "code"), [(WORK_NEVER_WAITED, 3), (BUFFERS_OVERLAP, 3), (STRAGGLER, 0)])
 def test_strict_counts_warnings_that_mean_a_race_or_lost_data(rule: Rule, code: int) -> None:
     report = Report(Verdict.FINDINGS, 1, "record", (rule.finding("it", severity=Severity.WARNING),), ())

@@ -7,8 +7,11 @@ constants are looked at: for them the text alone says on which ranks they hold.
 from __future__ import annotations
 
 import ast
+import copy
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -66,6 +69,49 @@ def _is_rank(node: ast.AST) -> bool:
     return name in _RANK
 
 
+class _Spelled(ast.NodeTransformer):
+    """Writes ``rank`` for the names that a program gives its rank."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """The name itself, or ``rank`` in its place."""
+        return ast.copy_location(ast.Name("rank", node.ctx), node) if node.id in self._names else node
+
+
+@lru_cache(maxsize=64)
+def _names_of_rank(text: Text) -> frozenset[str]:
+    """The names that a program only ever gives its rank: ``r = dist.get_rank()``, ``r = int(os.environ["RANK"])``."""
+    nodes = list(ast.walk(text.tree))
+    bound = Counter(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+    bound.update(node.arg for node in nodes if isinstance(node, ast.arg))
+    given = Counter(
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        for target, value in _pairs(node)
+        if isinstance(target, ast.Name) and _gives_rank(value)
+    )
+    return frozenset(name for name, count in given.items() if count == bound[name])
+
+
+def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs += zip(target.elts, node.value.elts, strict=False)
+        else:
+            pairs.append((target, node.value))
+    return pairs
+
+
+def _gives_rank(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "int" and value.args:
+        return ast.unparse(value.args[0]).endswith(("environ['RANK']", "environ.get('RANK')", "getenv('RANK')"))
+    return isinstance(value, ast.Call) and _is_rank(value)
+
+
 def comparisons_behind(text: Text, function: Function, line: int) -> list[ast.Compare]:
     """The comparisons with the rank by which the program chose what a line of a function uses, in order of lines."""
     steps = steps_to(function, line)
@@ -74,12 +120,17 @@ def comparisons_behind(text: Text, function: Function, line: int) -> list[ast.Co
     statement = steps[-1].statement
     parts = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
     found = {id(node): node for node in _behind(text, function, parts) if isinstance(node, ast.Compare)}
-    return sorted(found.values(), key=lambda node: node.lineno)
+    spelled = _Spelled(_names_of_rank(text))
+    ordered = sorted(found.values(), key=lambda node: node.lineno)
+    return [one for node in ordered if isinstance(one := spelled.visit(copy.deepcopy(node)), ast.Compare)]
 
 
 def _behind(text: Text, function: Function, parts: list[ast.expr]) -> Iterator[ast.AST]:
     """All nodes on which expressions depend: those of assignments to their names, and of conditions around these."""
     writes = list(_writes(function, ()))
+    if function is not text.tree:
+        own = {name for targets, _ in writes for name in targets} | _parameters(function)
+        writes += [(targets - own, behind) for targets, behind in _writes(text.tree, ())]
     names, seen = set[str](), set[int]()
     todo: list[ast.AST] = [*parts]
     while todo:
@@ -94,6 +145,14 @@ def _behind(text: Text, function: Function, parts: list[ast.expr]) -> Iterator[a
         if isinstance(node, ast.Name) and node.id not in names:
             names.add(node.id)
             todo += [part for targets, behind in writes if node.id in targets for part in behind]
+
+
+def _parameters(function: Function) -> set[str]:
+    return (
+        set()
+        if isinstance(function, ast.Module)
+        else {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    )
 
 
 def _body_of(text: Text, name: str) -> list[ast.AST]:

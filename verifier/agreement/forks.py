@@ -250,6 +250,15 @@ def _is_generator(function: Function) -> bool:
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _within(function))
 
 
+def closes_block(statement: ast.stmt, called: tuple[str, int, Function | None] | None) -> bool:
+    """True if a ``with`` calls this line, in a function of this name and text, when its block is left."""
+    if not isinstance(statement, ast.With | ast.AsyncWith) or called is None:
+        return False
+    name, line, function = called
+    yields = [] if function is None else [node.lineno for node in _within(function) if isinstance(node, ast.Yield)]
+    return name in ("__exit__", "__aexit__") or any(number < line for number in yields)
+
+
 def _names_called(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> set[str]:
     """The names of the functions that a comprehension calls in each round."""
     made = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)

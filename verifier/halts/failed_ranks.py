@@ -131,9 +131,9 @@ def own_failure(job: Job, *, explained: bool = False, victims: Collection[int] =
 def _follows_mismatch(job: Job, failure: Failure) -> bool:
     """True if the rank failed at a mismatch, or in handling it.
 
-    An exception is its consequence where the rank completed no collective in between, failed in the very call, or where
-    the mismatch lasts; an exit code is one where the rank took part at all: a program that has caught the error ends
-    so.
+    An exception is its consequence where the rank completed no collective in between, none after the mismatched one, or
+    where the mismatch lasts; an exit code is one where the rank took part at all: a program that has caught the error
+    ends so.
     """
     if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False
@@ -142,7 +142,7 @@ def _follows_mismatch(job: Job, failure: Failure) -> bool:
     if any(one.lasting and failure.rank in one.finding.ranks for one in job.mismatches):
         return True
     last = job.last.get(failure.rank)
-    if last is not None and last.state is not State.COMPLETED and _is_mismatched(job, last):
+    if last is not None and _is_mismatched(job, last):
         return True
     completed = 0 if last is None else last.finished_ns
     return completed <= max(max(one.time_ns, one.until_ns) for one in job.mismatches)

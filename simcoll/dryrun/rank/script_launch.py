@@ -188,9 +188,12 @@ class RankOfScript:
             return number, size
         if started and size == self.world_size:
             self._end_as_other()
+        advice = "have it take both from RANK and WORLD_SIZE"
+        if size != self.world_size:
+            advice += f", or give --world-size {size}"
         raise ConfigurationError(
             f"rank {self.rank}: the script says that it is rank {number} of {size}, and this is a dry run of "
-            f"{self.world_size}: have it take both from RANK and WORLD_SIZE, or give --world-size {size}"
+            f"{self.world_size}: {advice}"
         )
 
     def _end_as_other(self) -> NoReturn:

@@ -74,6 +74,19 @@ PROGRAMS = {
             phase = "warm" if n + (rank == 2) < 3 else "hot"  # <-
             run(phase)  # here
     """,
+    "another name of the rank": """
+        r, n = dist.get_rank(), dist.get_world_size()
+
+        def step():
+            reduce(zeros(12 if r == 2 else 8))  # here  # <-
+    """,
+    "a name of the module": """
+        mine = int(os.environ["RANK"])
+        width = 12 if mine == 2 else 8  # <-
+
+        def step():
+            reduce(zeros(width))  # here
+    """,
     "a pair of names": """
         def step():
             one, other = ("a", "b") if rank not in (0, 1, 3) else ("b", "a")  # <-
@@ -86,7 +99,7 @@ def parted(folder: Path, text: str, *, odd: Sequence[int] = (2,)) -> Finding:
     path = folder / "train.py"
     path.write_text(dedent(text).lstrip())
     lines = path.read_text().splitlines()
-    here = next(number for number, one in enumerate(lines, 1) if one.endswith("# here"))
+    here = next(number for number, one in enumerate(lines, 1) if "# here" in one)
     source = Source(str(path), here, "step", lines[here - 1].strip())
     rest = tuple(rank for rank in range(4) if rank not in odd)
     sides = Side(rest, CALL, (RankSource(rest[0], source),)), Side(tuple(odd), CALL, (RankSource(odd[0], source),))
@@ -99,10 +112,23 @@ def test_the_comparison_behind_a_line_is_where_ranks_parted(program: str, tmp_pa
     found = parted(tmp_path, PROGRAMS[program])
     assert found.parted is not None
     assert found.parted.source.code.endswith("# <-")
-    assert found.parted.source.function == ("load" if program == "a function of the program" else "step")
+    functions = {"a function of the program": "load", "a name of the module": "<module>"}
+    assert found.parted.source.function == functions.get(program, "step")
     assert {ranks for ranks, _ in found.parted.sides} == {(2,), (0, 1, 3)}
     # A comparison that mixes the sides explains nothing, and neither does one on which the line does not depend.
     assert parted(tmp_path, PROGRAMS[program], odd=(1, 2)).parted is None
+
+
+def test_a_name_that_is_not_always_the_rank_is_none_of_its_names(tmp_path: Path) -> None:
+    text = """
+        def step(r):
+            reduce(zeros(12 if r == 2 else 8))  # here
+
+        for r in range(dist.get_world_size()):
+            r = dist.get_rank()
+            step(r)
+    """
+    assert parted(tmp_path, text).parted is None
 
 
 def test_a_comparison_on_which_the_line_does_not_depend_parts_nobody(tmp_path: Path) -> None:

@@ -351,6 +351,41 @@ def test_a_branch_on_an_argument_may_part(given: str, tmp_path: Path) -> None:
     assert told(finding) == ("if sync:", {TOOK: (0,), NOT: (1, 2)})
 
 
+CLEANUPS = """
+    @contextmanager
+    def timed():
+        reduce(a)  # begin
+        yield
+        reduce(b)  # end
+
+    def step():
+        with timed():  # with
+            for batch in loader:
+                if not batch.good:
+                    return
+                reduce(c)  # one
+
+    def fit():
+        try:
+            for batch in loader:
+                reduce(c)  # tried
+                if stop:
+                    break
+        finally:
+            reduce(b)  # other
+"""
+
+
+def test_the_end_of_a_block_is_reached_by_an_exit_from_it(tmp_path: Path) -> None:
+    path = program(tmp_path, CLEANUPS)
+    left = judged(side([0, 1], at(path, "one")), side([2], at(path, "with", "end:timed")))
+    assert told(left) == ("if not batch.good:", {TOOK: (2,), NOT: (0, 1)})
+    tried = judged(side([0, 1], at(path, "tried:fit")), side([2], at(path, "other:fit")))
+    assert told(tried) == ("if stop:", {TOOK: (2,), NOT: (0, 1)})
+    # Nobody leaves a block that is only begun.
+    assert told(judged(side([0, 1], at(path, "one")), side([2], at(path, "with", "begin:timed")))) is None
+
+
 def test_a_way_that_the_others_went_before_is_not_what_parted_them(tmp_path: Path) -> None:
     path = program(tmp_path, HELPERS.replace("rank == 0", "good"))
     one = side([0], at(path, "evaluate", "best:evaluate", "helper:mean"))

@@ -1,0 +1,296 @@
+"""Finds the forks of a program between two ways: where ranks stand, by stack, and where others do.
+
+Two stacks are followed from the outermost frame to the first in which they differ. In that frame's function stands the
+fork, or in one that it calls. Where the text of a line is not what the ranks ran, nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from simcoll.core.record import Source
+from simcoll.core.source_roots import OWN, kind_of
+from simcoll.verifier.agreement.forks import (
+    Fork,
+    Function,
+    Step,
+    caught_fork,
+    chosen_between,
+    chosen_values,
+    closes_block,
+    ends_outside,
+    exits_before,
+    exits_in,
+    fork_of,
+    header_parts,
+    inner_forks,
+    is_given,
+    leaving_forks,
+    round_by_head,
+    steps_to,
+    text_of,
+)
+from simcoll.verifier.findings.finding import Side
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """The position of a side's ranks: frames, outermost first. ``past``: they have gone on from the innermost one."""
+
+    side: Side
+    frames: tuple[Source, ...]
+    past: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Between:
+    """A fork between two ways: the frame in which it stands, and which of the ways went inside.
+
+    ``again``: those outside came round again without the way, an answer where no fork behind them is one.
+    """
+
+    fork: Fork
+    frame: Source
+    inside: Way
+    outside: Way
+    again: bool = False
+
+
+def way_of(side: Side) -> Way | None:
+    """The way of a side; None where its line is not known, or is not what stands in the file now."""
+    source = side.stood if side.stood.file else side.sources[0].source if side.sources else None
+    if source is None or not side.ranks:
+        return None
+    # Packages need not be installed where the report is made.
+    frames = tuple(one for one in source.stack[::-1] if kind_of(one.file) == OWN or _is_unchanged(one))
+    return Way(side, frames, side.past) if frames and all(map(_is_unchanged, frames)) else None
+
+
+def _is_unchanged(frame: Source) -> bool:
+    text = text_of(frame.file)
+    return text is not None and bool(frame.code) and text.line(frame.line) == frame.code.strip()
+
+
+def forks_between(a: Way, b: Way) -> Iterator[Between]:
+    """Forks one way of which leads to where one side is, and the other to where the other is, innermost first."""
+    aligned = _aligned(a, b)
+    if aligned is None:
+        return
+    a, b = aligned
+    common = _common(a.frames, b.frames)
+    if common == len(a.frames) == len(b.frames):
+        if a.past != b.past:
+            yield from _rounds(*((b, a) if a.past else (a, b)), common)
+        else:
+            yield from _values_apart(a, b)
+    elif common < min(len(a.frames), len(b.frames)):
+        one, other = a.frames[common], b.frames[common]
+        if (one.file, one.function) == (other.file, other.function):
+            yield from _apart_in(a, b, common)
+        elif common:
+            yield from _apart_at(a, b, common)
+
+
+def _aligned(a: Way, b: Way) -> tuple[Way, Way] | None:
+    """Both from the same outermost frame on: records leave out the frames of a deep stack."""
+    for one, other, swapped in ((a, b, False), (b, a, True)):
+        first = _where(one.frames[0])
+        places = [place for place, frame in enumerate(other.frames) if _where(frame) == first]
+        if places:
+            cut = replace(other, frames=other.frames[places[0] :])
+            return (cut, one) if swapped else (one, cut)
+    return (a, b) if a.frames[0].function == b.frames[0].function and a.frames[0].file == b.frames[0].file else None
+
+
+def _where(frame: Source) -> tuple[str, int, str]:
+    return frame.file, frame.line, frame.function
+
+
+def _common(a: Sequence[Source], b: Sequence[Source]) -> int:
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((number for number, (one, other) in pairs if _where(one) != _where(other)), min(len(a), len(b)))
+
+
+def function_of(frame: Source) -> Function | None:
+    """The function of the text in which a frame stands."""
+    text = text_of(frame.file)
+    return None if text is None else text.function(frame.function, frame.line)
+
+
+def _steps(frame: Source) -> list[Step]:
+    function = function_of(frame)
+    return [] if function is None else steps_to(function, frame.line)
+
+
+def _rounds(there: Way, gone: Way, common: int) -> Iterator[Between]:
+    """Both made the call of one line, and one side goes on with it: loops that the other side left earlier."""
+    for frame in reversed(there.frames[:common]):
+        for step in reversed(_steps(frame)):
+            fork = fork_of(step)
+            if fork is not None and fork.loop:
+                yield from _left(step, fork, frame, there, gone)
+
+
+def _values_apart(a: Way, b: Way) -> Iterator[Between]:
+    """Both are at one line, with another operation, root or dtype: conditions by which the program chooses it."""
+    for one, other in zip(_stated(a.side), _stated(b.side), strict=True):
+        if one == other or "" in (one, other):
+            continue
+        for frame in reversed(a.frames):
+            function = function_of(frame)
+            fork = None if function is None else chosen_values(function, one, other)
+            if fork is not None:
+                yield Between(fork, frame, a, b)
+
+
+def _stated(side: Side) -> tuple[str, str, str]:
+    """The reduce operation, root and dtype of a side's call, each empty where it has none."""
+    call = side.call
+    if call is None:
+        return "", "", ""
+    dtype = next((buffer.dtype for buffer in (*call.inputs, *call.outputs)), "")
+    return call.reduce_op or "", "" if call.root is None else str(call.root), dtype
+
+
+def _left(step: Step, loop: Fork, frame: Source, there: Way, gone: Way, *, to_behind: bool = False) -> list[Between]:
+    """The exits inside of a loop that one side is in and the other has left, and its head."""
+    head = [Between(loop, frame, there, gone)] if header_parts(step.parent) else []
+    exits = [Between(one, frame, gone, there) for one in leaving_forks(step.parent, to_behind=to_behind)]
+    return exits + head
+
+
+def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
+    """Both are in one function, at different lines."""
+    one, other = _steps(a.frames[depth]), _steps(b.frames[depth])
+    level = next(
+        (number for number, (x, y) in enumerate(zip(one, other, strict=False)) if x.place() != y.place()),
+        min(len(one), len(other)),
+    )
+    if level == min(len(one), len(other)):
+        there, gone = (a, b) if len(one) > len(other) else (b, a)
+        if level and closes_block(one[level - 1].statement, _next(gone, depth)):
+            yield from _leading_to(there, gone, depth, level - 1)
+        return
+    x, y = one[level], other[level]
+    if x.field != y.field:
+        cleans_up = "finalbody" in (x.field, y.field)
+        there, gone = (b, a) if x.field == "finalbody" else (a, b)
+        yield from _leading_to(there, gone, depth, level - 1) if cleans_up else _by_branch(a, b, depth, x, y)
+        return
+    early, late, block = (a, b, x.block) if x.index < y.index else (b, a, x.block)
+    low, high = sorted((x.index, y.index))
+    # The late side has come past where the early one is, which is inside of something that it left out.
+    passed = [] if early.past else list(_leading_to(early, late, depth, level))
+    # Or the early side has come round again, or gone for good, without what the late one is inside of.
+    again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
+    left_out = list(_leading_to(late, early, depth, level)) if again else []
+    left_out += [Between(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
+    # An exception is an answer only where nothing else is.
+    told = [*passed, *(replace(one, again=True) for one in left_out)]
+    yield from told or _caught(early, late, depth, level)
+
+
+def _next(way: Way, depth: int) -> tuple[str, int, Function | None] | None:
+    """The function that a way's frame has called: its name, its line and its text; None of the innermost frame."""
+    if depth + 1 == len(way.frames):
+        return None
+    frame = way.frames[depth + 1]
+    return frame.function, frame.line, function_of(frame)
+
+
+def _by_branch(a: Way, b: Way, depth: int, x: Step, y: Step) -> Iterator[Between]:
+    """Both are below one compound statement, in different blocks of it."""
+    for mine, theirs, step in ((a, b, x), (b, a, y)):
+        fork = fork_of(step)
+        if fork is not None:
+            yield Between(fork, mine.frames[depth], mine, theirs)
+            return
+
+
+def _leading_to(there: Way, past: Way, depth: int, level: int) -> Iterator[Between]:
+    """Forks on the way from a statement in which a side is to its line, and exits before it, innermost first."""
+    for number in range(len(there.frames) - 1, depth - 1, -1):
+        frame = there.frames[number]
+        steps = _steps(frame)
+        inner = there.frames[number + 1].function if number + 1 < len(there.frames) else _op(there.side)
+        if steps:
+            yield from (Between(fork, frame, there, past) for fork in inner_forks(steps[-1].statement, inner))
+        if steps and (number > depth or level == len(steps) - 1):
+            called = function_of(there.frames[number + 1]) if number + 1 < len(there.frames) else None
+            if (in_head := round_by_head(steps[-1].statement, called)) is not None:
+                yield from _left(*in_head, frame, there, past, to_behind=number == depth)
+        if number > depth and frame.function.startswith("<") and frame.function != "<module>":
+            # The function around a comprehension or a lambda comes with its own frame.
+            continue
+        found: list[Between] = []
+        for place in reversed(range(level + 1 if number == depth else 0, len(steps))):
+            step = steps[place]
+            if number == depth and ends_outside(step.block):
+                # No way of a fork in this block leads to the other side.
+                found.clear()
+            exits = [Between(fork, frame, past, there) for fork in exits_before(step)]
+            if (fork := fork_of(step, steps[:place])) is not None and fork.loop:
+                known = {(one.fork.line, one.fork.first) for one in exits}
+                left = _left(step, fork, frame, there, past, to_behind=number == depth)
+                found += exits + [one for one in left if (one.fork.line, one.fork.first) not in known]
+                continue
+            if fork is not None and not (number > depth and _is_given(step, frame, there.frames[number - 1])):
+                found.append(Between(fork, frame, there, past))
+            found += exits
+        yield from found
+
+
+def _is_given(step: Step, frame: Source, caller: Source) -> bool:
+    """True for a branch on a parameter to which the caller's line gives a constant."""
+    function, steps = function_of(frame), _steps(caller)
+    return function is not None and bool(steps) and is_given(step.parent, function, steps[-1].statement)
+
+
+def _caught(there: Way, past: Way, depth: int, level: int) -> Iterator[Between]:
+    """Handlers by which a side left the ``try`` that the other is in, innermost first."""
+    for number in range(len(there.frames) - 1, depth - 1, -1):
+        frame = there.frames[number]
+        steps = _steps(frame)
+        for step in reversed(steps[level + 1 :] if number == depth else steps):
+            if (fork := caught_fork(step)) is not None:
+                yield Between(fork, frame, past, there)
+
+
+def _op(side: Side) -> str:
+    return "" if side.call is None else side.call.op
+
+
+def _comes_again(around: Sequence[Step], callers: Sequence[Source]) -> bool:
+    """True if a function may run the same block again: it stands in a loop, or is called from one."""
+    loops = (fork for step in around if (fork := fork_of(step)) is not None and fork.loop)
+    outer = (fork for frame in callers for step in _steps(frame) if (fork := fork_of(step)) is not None and fork.loop)
+    return any(True for _ in loops) or any(True for _ in outer)
+
+
+def _apart_at(a: Way, b: Way, depth: int) -> Iterator[Between]:
+    """Both are at one line, in different functions that it calls."""
+    frame = a.frames[depth - 1]
+    for step in _steps(frame)[-1:]:
+        fork = chosen_between(step.statement, a.frames[depth].function, b.frames[depth].function)
+        if fork is not None:
+            yield Between(fork, frame, a, b)
+
+
+def exits_of_rounds(there: Way, gone: Way) -> Iterator[Between]:
+    """Exits that ``gone`` may have taken in an earlier round of a loop, if it is now in another branch of it."""
+    aligned = _aligned(there, gone)
+    if aligned is None:
+        return
+    there, gone = aligned
+    depth = _common(there.frames, gone.frames)
+    if depth == min(len(there.frames), len(gone.frames)):
+        return
+    one, other = _steps(there.frames[depth]), _steps(gone.frames[depth])
+    level = next(
+        (number for number, (x, y) in enumerate(zip(one, other, strict=False)) if x.place() != y.place()), None
+    )
+    if level is None or one[level].field == other[level].field:
+        return
+    if _comes_again(one[:level], there.frames[:depth]):
+        yield from (found for found in _leading_to(there, gone, depth, level - 1) if found.fork.leaves)
