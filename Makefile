@@ -99,6 +99,9 @@ bench-price: $(READY)  ## how long `simcoll estimate` takes over 10,000 calls of
 fit-plan: $(READY)  ## fit what `simcoll plan` takes GPUs to reach on the measured steps; ARGS="--check" shows the errors only
 	@$(BIN)/python -m benchmarks.fit_plan $(ARGS)
 
+bench-plan: $(READY)  ## how long `simcoll plan` takes: one plan, 10,000 layouts, sixteen times as many GPUs
+	@$(BIN)/python -m benchmarks.plan $(ARGS)
+
 bench-preflight: $(READY)  ## how long `simcoll estimate script.py` takes over an 8 B model on 512 ranks, and its volumes
 	@$(BIN)/python -m benchmarks.preflight $(ARGS)
 

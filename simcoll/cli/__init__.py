@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn, Protocol, cast
 
@@ -146,15 +146,28 @@ def _run_passing_on(command: str, arguments: Sequence[str]) -> int:
 def _run_parsed(arguments: Sequence[str]) -> int:
     arguments, after = _split(arguments)
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if asked is not None and asked == arguments[0] and asked not in _COMMANDS:
+        expected = _nearest(asked, _COMMANDS) or f"one of {', '.join(_COMMANDS)}"
+        raise _CommandLineError("simcoll", f"no command {asked!r:.60}, expected {expected}")
     known = asked in _COMMANDS and asked not in _PASSING_ON
     command = cast(_Command, import_module(f"simcoll.cli.{asked}")) if known else None
     options, unknown = _parser(asked, command).parse_known_args(arguments)
     if unknown or command is None:
         own = " (a script's own options follow -- at the end)" if asked == _TAKING_SCRIPTS else ""
-        raise _CommandLineError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}{own}")
+        meant = _nearest(unknown[0].partition("=")[0], [f"--{name.replace('_', '-')}" for name in vars(options)])
+        meant = f", expected {meant}" if meant and unknown[0].startswith("-") else ""
+        said = f"unrecognized arguments: {' '.join(unknown)}{meant}{own}"
+        raise _CommandLineError(f"simcoll {options.command}", said)
     if after:
         options.after = after
     return command.run_command(options)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    """The names that a misspelled word may have meant; an empty text where it resembles none."""
+    from difflib import get_close_matches
+
+    return " or ".join(get_close_matches(word.lower(), list(known), n=2, cutoff=0.7))
 
 
 _TAKING_SCRIPTS = "estimate"

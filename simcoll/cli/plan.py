@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from simcoll.cli.arguments import add_output_arguments, add_topology_arguments, topology_request
 from simcoll.cli.output import Output
-from simcoll.core.documents import read_utf8
 from simcoll.core.io import stated_path
 from simcoll.core.units import counted, show_seconds
 from simcoll.errors import BAD_INPUT, OK, SimcollError, UsageError
@@ -39,7 +36,6 @@ _WHOLE = (
     ("global-batch", "sequences of a step (default: one micro-batch on each data parallel rank)"),
     ("seq-len", "tokens of a sequence (default: 4096)"),
 )
-_CSV_BYTES = 64 << 20
 _SIZES = 3
 """A page has a half, a quarter and an eighth of the servers, and two, four and eight times as many."""
 
@@ -108,7 +104,7 @@ def price_plan(request: PlanRequest, output: Output) -> int:
         if request.model is None:
             raise UsageError("no model is given; give --model NAME, such as llama3-70b, or a .toml file, or --csv FILE")
         if request.gpu_hour is not None and not 0 < request.gpu_hour < _MOST_PRICE:
-            raise UsageError(f"--gpu-hour {request.gpu_hour:g}: expected a price above 0")
+            raise UsageError(f"--gpu-hour {request.gpu_hour:g}: expected a price above 0 and below {_MOST_PRICE:g}")
         if request.search:
             best = _search(request, request.model)
             _write_page(request, best.plans)
@@ -199,28 +195,14 @@ def _priced(document: Mapping[str, object], plans: Sequence[Plan], request: Plan
     return {**document, "price_per_million_tokens": price_of(plans[0], request.gpu_hour)}
 
 
-_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
-
-
 def _price_rows(path: Path, output: Output) -> int:
-    """One JSON line a row; raises UsageError for a file that is not one of rows."""
+    """One JSON line a row, as soon as it is priced; raises UsageError for a file that is not one of rows."""
     from simcoll.plan.measured_steps import priced_row
+    from simcoll.plan.rows import rows_of
 
-    advice = "give a CSV file of measured steps"
-    text = read_utf8(path, _CSV_BYTES, UsageError, advice, f"; {advice}")
-    try:
-        reader = csv.DictReader(io.StringIO(text, newline=""))
-        rows = list(reader)
-    except csv.Error as error:
-        raise UsageError(f"{path}: no CSV file: {error}") from None
-    missing = [name for name in ("id", "model", "gpu", "gpus") if name not in (reader.fieldnames or ())]
-    if missing:
-        header = text.partition("\n")[0]
-        marks = [name for mark, name in _OTHER_SEPARATORS.items() if mark in header]
-        separated = f" (it has {marks[0]}: separate columns by commas)" if marks else ""
-        raise UsageError(f"{path}: has no column {missing[0]}{separated}; expected id, model, gpu, gpus and more")
-    lines = [json.dumps(priced_row(row), allow_nan=False) for row in rows]
-    output.hand_over("\n".join(lines))
+    for row in rows_of(path):
+        refused = {"id": row.cells.get("id", ""), "refused": row.problem}
+        output.hand_over(json.dumps(refused if row.problem else priced_row(row.cells), allow_nan=False))
     return OK
 
 

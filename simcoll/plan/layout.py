@@ -6,14 +6,20 @@ context, data (shards before replicas) and pipeline ranks. Experts are spread ov
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from simcoll.core.units import counted
 from simcoll.errors import SimcollError
 from simcoll.plan.model import Model
 
 DTYPES = ("bf16", "fp8", "fp8-rowwise", "mxfp8", "nvfp4")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+DIVIDES_RANKS = ("dp_replicate", "dp_shard", "tp", "cp", "pp")
+"""The sizes whose product is the number of ranks."""
+
 _LARGEST = 1 << 40
 
 
@@ -142,18 +148,19 @@ def check_layout(layout: Layout, model: Model, gpus: int) -> None:
     for name in sizes:
         value = getattr(layout, name)
         if type(value) is not int or not 0 < value <= _LARGEST:
-            raise LayoutError(f"{_option(name)} {value!r:.40}: expected a whole number of at least 1")
+            limit = f"from 1 to {_LARGEST:,}" if type(value) is int and value > 0 else "of at least 1"
+            raise LayoutError(f"{_option(name)} {value!r:.40}: expected a whole number {limit}")
     for name, known in (("dtype", DTYPES), ("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
         if getattr(layout, name) not in known:
             raise LayoutError(f"{_option(name)} {getattr(layout, name)!r:.40}: expected {', '.join(known)}")
     if layout.zero not in (0, 1, 2, 3):
         raise LayoutError(f"--zero {layout.zero!r:.40}: expected 0, 1, 2 or 3")
     if layout.gpus != gpus:
-        raise LayoutError(
-            f"--dp-replicate {layout.dp_replicate} x --dp-shard {layout.dp_shard} x --tp {layout.tp} x "
-            f"--cp {layout.cp} x --pp {layout.pp} make {layout.gpus:,} ranks, expected the {gpus:,} GPUs of the cluster"
-        )
+        sizes_given = {name: getattr(layout, name) for name in DIVIDES_RANKS}
+        raise LayoutError(f"{made_ranks(sizes_given)}: expected the {gpus:,} GPUs of the cluster")
     experts = 0 if model.experts is None else model.experts.count
+    if layout.ep > 1 and not experts:
+        raise LayoutError(f"--ep {layout.ep}: expected 1, because {model.name} has no experts")
     divides = [
         (
             layout.global_batch,
@@ -169,7 +176,7 @@ def check_layout(layout: Layout, model: Model, gpus: int) -> None:
     for whole, part, what, by in divides:
         if whole % part:
             raise LayoutError(f"{what} is {whole:,}, not a multiple of {by}, {part:,}")
-    if layout.ep > 1 and (not experts or experts % layout.ep):
+    if experts % layout.ep:
         raise LayoutError(f"--ep {layout.ep}: expected a divisor of the {experts:,} experts of {model.name}")
     # Embedding and head may take the places of layers.
     if layout.pp * layout.virtual_stages > model.layers + 2:
@@ -179,6 +186,13 @@ def check_layout(layout: Layout, model: Model, gpus: int) -> None:
         )
     if layout.virtual_stages > 1 and layout.pp == 1:
         raise LayoutError(f"--virtual-stages {layout.virtual_stages}: expected 1 without a pipeline (--pp 1)")
+
+
+def made_ranks(sizes: Mapping[str, int]) -> str:
+    """``--tp 4 x --pp 2 make 8 ranks``, or ``--tp 4``, of the sizes that are no 1; of all where none is."""
+    told = {name: size for name, size in sizes.items() if size != 1} or sizes
+    product = " x ".join(f"{_option(name)} {size:,}" for name, size in told.items())
+    return product if len(told) == 1 else f"{product} make {counted(math.prod(told.values()), 'rank')}"
 
 
 def _option(name: str) -> str:

@@ -6,6 +6,7 @@ and the like those of its parts; ``layers`` is short for as many attention and f
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -54,9 +55,21 @@ def model_named(name: str) -> Model:
         if len(found) > 1:
             raise ModelError(f"{name}: {len(found)} models, expected one")
         return found[0]
+    if name.isprintable() and (own := _own_file(name)):
+        raise ModelError(f"--model {name:.60}: no such model, but there is a file: {own}")
     near = get_close_matches(plain, known, n=4, cutoff=0.4)
     expected = " or ".join(near) if near else f"one of {', '.join(known)}"
     raise ModelError(_one_line(f"--model {name:.60}: no such model, expected {expected}, or a .toml file"))
+
+
+def _own_file(name: str) -> str:
+    """What a user who left out ``.toml``, or named a file of another ending, should give; else nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        if name and Path(f"{name}.toml").is_file():
+            return f"give --model {name}.toml"
+        if Path(name).is_file():
+            return "give its name an ending of .toml"
+    return ""
 
 
 def _one_line(text: str) -> str:
@@ -66,9 +79,12 @@ def _one_line(text: str) -> str:
 
 def _models(document: TomlDocument) -> list[Model]:
     tables = document.value.get("model")
+    if isinstance(tables, Mapping):
+        raise _fault(document, ("model",), "is one table, expected [[model]], in two pairs of brackets")
     for key in document.value:
         if key != "model":
-            raise _error(document, (key,), key, "nothing beside [[model]]")
+            where = "below a line [[model]]" if key in _keys(Model) else "[[model]] and nothing else"
+            raise _fault(document, (key,), f"stands outside of the models, expected {where}")
     if not isinstance(tables, list) or not tables or not all(isinstance(table, Mapping) for table in tables):
         raise ModelError(f"{document.name}: no model, expected [[model]] with its name, hidden, layers, heads and more")
     return [_model(document, number, table) for number, table in enumerate(tables)]
@@ -103,8 +119,7 @@ def _built(document: TomlDocument, place: tuple[str | int, ...], kind: type[_Par
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for key, value in table.items():
         if key not in known:
-            near = get_close_matches(key, known, n=1, cutoff=0.4)
-            raise _error(document, (*place, key), key, near[0] if near else f"one of {', '.join(known)}")
+            raise _fault(document, (*place, key), f"is no known key{_meant(key, kind)}")
         default = known[key].default
         wanted = int if default is MISSING else type(default)
         if key in ("name", "source", "biases"):
@@ -113,43 +128,103 @@ def _built(document: TomlDocument, place: tuple[str | int, ...], kind: type[_Par
             continue
         if type(value) is not wanted or (wanted is int and not 0 <= value < _MOST):
             raise _error(document, (*place, key), value, _KINDS[wanted])
-    for name, field in known.items():
-        if field.default is MISSING and name not in table:
-            wanted_key = "layers" if name == "attention" else name
-            raise ModelError(f"{document.error(place, f'needs the key `{wanted_key}`')}")
+    wanting = [name for name, field in known.items() if field.default is MISSING and name not in table]
+    if wanting:
+        raise _missing(document, place, *("layers" if name == "attention" else name for name in wanting))
     return kind(**table)
 
 
 _KINDS: Mapping[type, str] = {int: "a whole number of 0 or more", bool: "true or false", str: "a text in quotes"}
 
+_OTHER_NAMES = {
+    "hidden_size": "hidden",
+    "n_embd": "hidden",
+    "vocab_size": "vocabulary",
+    "num_hidden_layers": "layers",
+    "n_layer": "layers",
+    "num_attention_heads": "heads",
+    "n_head": "heads",
+    "num_key_value_heads": "kv_heads",
+    "intermediate_size": "ffn",
+    "tie_word_embeddings": "tied",
+    "sliding_window": "window, with windowed: the layers that have one",
+    "num_experts": "count in [model.experts]",
+    "num_local_experts": "count in [model.experts]",
+    "n_routed_experts": "count in [model.experts]",
+    "num_experts_per_tok": "top_k in [model.experts]",
+    "moe_intermediate_size": "hidden in [model.experts]",
+}
+"""The keys of Hugging Face's ``config.json``, from which many describe their models."""
+
+
+def _keys(kind: type[Any]) -> list[str]:
+    """The keys of a table, in the order in which one writes them."""
+    return [*(["name", "layers"] if kind is Model else []), *(one.name for one in fields(kind) if one.name != "name")]
+
+
+def _meant(key: str, kind: type[Any]) -> str:
+    """The key that is meant by an unknown one, and all that are known."""
+    known = _keys(kind)
+    near = _OTHER_NAMES.get(key) or next(iter(get_close_matches(key, known, n=1, cutoff=0.6)), "")
+    listed = ", ".join(known)
+    return f", expected {near} (known: {listed})" if near else f", expected one of {listed}"
+
+
+def _missing(document: TomlDocument, place: tuple[str | int, ...], *keys: str) -> ModelError:
+    """The error about keys that a table needs and does not have."""
+    noun = "key" if len(keys) == 1 else "keys"
+    return _fault(document, place, f"needs the {noun} {', '.join(f'`{key}`' for key in keys)}")
+
 
 def _error(document: TomlDocument, place: tuple[str | int, ...], value: object, expected: str) -> ModelError:
-    return ModelError(_one_line(str(document.error(place, f"is {value!r:.60}, expected {expected}"))))
+    return _fault(document, place, f"is {value!r:.60}, expected {expected}")
+
+
+def _fault(document: TomlDocument, place: tuple[str | int, ...], said: str) -> ModelError:
+    return ModelError(_one_line(str(document.error(place, said))))
 
 
 def _check(document: TomlDocument, number: int, model: Model) -> None:
-    """Raises ModelError where the parts of a model do not go together."""
-    wrong = [
-        (not model.name or not model.name.isprintable() or len(model.name) > 80, "name", "a name of up to 80 letters"),
-        (min(model.hidden, model.vocabulary) < 1, "hidden", "widths of at least 1"),
-        (model.biases not in _BIASES, "biases", " or ".join(_BIASES)),
-        (max(model.attention, model.dense, model.moe, model.mamba) > _MOST_BLOCKS, "attention", "fewer blocks"),
-        (model.attention + model.mamba < 1, "attention", "at least one block, or `layers`"),
-        (model.attention > 0 and min(model.heads, model.kv_heads) < 1, "heads", "at least one head"),
-        (model.attention > 0 and min(model.query_width, model.value_width) < 1, "head_dim", "a width of at least 1"),
-        (model.kv_heads > 0 and model.heads % max(model.kv_heads, 1) > 0, "kv_heads", "a divisor of heads"),
-        (model.dense > 0 and model.ffn < 1, "ffn", "the width of the dense blocks"),
-        ((model.moe > 0) != (model.experts is not None), "moe", "blocks and [model.experts], both or neither"),
-        ((model.mamba > 0) != (model.state_space is not None), "mamba", "blocks and [model.state_space], both or none"),
-        (model.experts is not None and not 0 < model.experts.top_k <= model.experts.count, "experts", "top_k <= count"),
-        (model.experts is not None and model.experts.hidden < 1, "experts", "hidden of at least 1"),
-        (
-            model.state_space is not None and model.state_space.inner < 1,
-            "state_space",
-            "heads and head_dim of 1 or more",
-        ),
-        (model.windowed > model.attention or (model.windowed > 0) != (model.window > 0), "window", "both or neither"),
+    """Raises ModelError where a key's value is out of bounds, or the parts of a model do not go together."""
+    place, experts, block = ("model", number), model.experts, model.state_space
+    named = bool(model.name) and model.name.isprintable() and len(model.name) <= 80
+    bounds: list[tuple[bool, str, object, str]] = [
+        (named, "name", model.name, "a name of up to 80 letters"),
+        (model.hidden > 0, "hidden", model.hidden, "a width of at least 1"),
+        (model.vocabulary > 0, "vocabulary", model.vocabulary, "at least 1 token"),
+        (model.biases in _BIASES, "biases", model.biases, " or ".join(_BIASES)),
+        (model.attention + model.mamba > 0, "attention", model.attention, "at least one block, or `layers`"),
     ]
-    for bad, key, expected in wrong:
-        if bad:
-            raise ModelError(str(document.error(("model", number, key), f"does not fit, expected {expected}")))
+    for name in ("attention", "dense", "moe", "mamba"):
+        blocks = getattr(model, name)
+        bounds.append((blocks <= _MOST_BLOCKS, name, blocks, f"at most {_MOST_BLOCKS:,} blocks"))
+    if model.attention:
+        latent = "latent_attention" if model.latent_attention else "head_dim"
+        width = min(model.query_width, model.value_width)
+        divides = model.kv_heads > 0 and model.heads % model.kv_heads == 0
+        bounds += [
+            (model.heads > 0, "heads", model.heads, "at least one head"),
+            (divides, "kv_heads", model.kv_heads, f"a divisor of the {model.heads} heads"),
+            (width > 0, latent, width, "a width of at least 1"),
+        ]
+    bounds.append((model.windowed <= model.attention, "windowed", model.windowed, f"at most {model.attention} blocks"))
+    if experts is not None:
+        bounds.append((experts.hidden > 0, "experts.hidden", experts.hidden, "a width of at least 1"))
+        few = f"1 to the {experts.count} experts"
+        bounds.append((0 < experts.top_k <= experts.count, "experts.top_k", experts.top_k, few))
+    if block is not None:
+        bounds.append((block.inner > 0, "state_space", block.inner, "heads and head_dim of at least 1"))
+    for good, key, value, expected in bounds:
+        if not good:
+            raise _error(document, (*place, *key.split(".")), value, expected)
+    if model.dense and not model.ffn:
+        given = "ffn" in document.value["model"][number]
+        wrong = _error(document, (*place, "ffn"), 0, "the width of the feed-forward, at least 1")
+        raise wrong if given else _missing(document, place, "ffn")
+    for one, other, both in (
+        (model.moe, experts, "moe (or layers) and [model.experts]"),
+        (model.mamba, block, "mamba and [model.state_space]"),
+        (model.windowed, model.window, "windowed and window"),
+    ):
+        if bool(one) != bool(other):
+            raise _fault(document, place, f"has one of {both}, expected both or neither")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import networkx as nx
 
 from simcoll.errors import PricingError
-from simcoll.plan.layout import PLAIN, Layout, LayoutError, Training, check_layout
+from simcoll.plan.layout import DIVIDES_RANKS, PLAIN, Layout, LayoutError, Training, check_layout, made_ranks
 from simcoll.plan.memory import Memory, memory_of
 from simcoll.plan.model import Model
 from simcoll.plan.model_files import model_named
@@ -190,17 +191,17 @@ def _network(topology: nx.DiGraph[Any] | str | None, request: TopologyRequest) -
 
 
 def layout_of(given: Mapping[str, Any], gpus: int) -> Layout:
-    """The layout with what is left out filled in; raises LayoutError for a field that there is not."""
+    """The layout with what is left out filled in; raises LayoutError for an unknown field, or ranks that do not fit."""
     unknown = [name for name in given if name not in Layout.__slots__]
     if unknown:
         raise LayoutError(f"layout: unknown {unknown[0]!r:.40}, expected {nearest(unknown[0], Layout.__slots__)}")
     values = {name: value for name, value in given.items() if value is not None}
     if "dp_shard" not in values:
-        others = 1
-        for name in ("dp_replicate", "tp", "pp", "cp"):
-            size = values.get(name, 1)
-            others *= size if type(size) is int and size > 0 else 1
-        values["dp_shard"] = max(1, gpus // others)
+        given = {name: values[name] for name in DIVIDES_RANKS if name in values}
+        sizes = {name: size for name, size in given.items() if type(size) is int and size > 0}
+        values["dp_shard"], left = divmod(gpus, math.prod(sizes.values()))
+        if left:
+            raise LayoutError(f"{made_ranks(sizes)}: expected a divisor of the {gpus:,} GPUs of the cluster")
     if "global_batch" not in values:
         parts = (values.get(name, 1) for name in ("micro_batch", "dp_shard", "dp_replicate"))
         values["global_batch"] = 1

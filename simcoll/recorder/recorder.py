@@ -57,6 +57,8 @@ class Recorder:
         self.rank = rank
         self.noted: BaseException | None = None
         """The last exception that was written down, so that it is not written again on its way up."""
+        self.parts_received = 0
+        """Calls that brought this rank what others did not get."""
         self._handled = 0
         self._counts: Counter[object] = Counter()
         self._box: Box = NoBox()
@@ -76,7 +78,7 @@ class Recorder:
         """A recorder that writes into a box that exists already, and that no other recorder finds."""
         recorder = cls.__new__(cls)
         recorder.rank, recorder.noted, recorder._counts, recorder._box = rank, None, Counter(), box
-        recorder._handled = 0
+        recorder._handled = recorder.parts_received = 0
         return recorder
 
     @property
@@ -176,7 +178,8 @@ class Prepared:
     ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make, ``word`` the
     whole word (:func:`~simcoll.spec.checksum.word`), ``message`` the statement of a send or receive on its data
     (:func:`~simcoll.spec.checksum.message_digest`). ``fault`` is the error that the backend makes for its tensors'
-    strides, ``separate`` are the tensors whose addresses must be compared each time.
+    strides, ``separate`` are the tensors whose addresses must be compared each time. ``parts`` says that it brings the
+    rank what others do not get: its part of what they have, or a message.
     """
 
     call: Call
@@ -188,6 +191,7 @@ class Prepared:
     use: Use
     fault: MemoryFault | None = None
     separate: Separate | None = None
+    parts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +394,7 @@ class GroupLog:
         prepared = self._prepared.get(key) or self._prepare(key, arguments)
         flags = arguments.asynchronous * ASYNCHRONOUS | awaited * AWAITED
         entry = self._write(prepared, source, _STARTED if started else _SCHEDULED, flags, claim)
+        self.recorder.parts_received += prepared.parts
         if (error := sys.exc_info()[1]) is not None:
             self.recorder.handling(entry, error)
         fault = prepared.fault
@@ -459,6 +464,7 @@ class GroupLog:
             self._use(call),
             layout_fault(arguments, backend, size),
             Separate.of(arguments, backend, self.group_rank),
+            bool(call.outputs) and (spec.values is None or not spec.values.replicated),
         )
 
     def _use(self, call: Call) -> Use:

@@ -184,7 +184,12 @@ class BatchWatch:
         if state is None:
             return None
         inner = module.module if isinstance(module, DistributedDataParallel) else module
-        return _Pass(number, tuple(map(calls_made, known.groups)), state, FirstInputs(inner, state))
+        first = FirstInputs(inner, state, self._parts_received)
+        return _Pass(number, tuple(map(calls_made, known.groups)), state, first)
+
+    def _parts_received(self) -> int:
+        recorder = self._session.existing_recorder()
+        return 0 if recorder is None else recorder.parts_received
 
     def settle(self, *, last: bool = False) -> None:
         """Write down what has come to the host; the ``last`` time, what comes soon."""

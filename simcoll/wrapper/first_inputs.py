@@ -1,5 +1,6 @@
-"""Digests of what enters the first layers of a model in one pass, up to the first random number: where ranks with equal
-batches differ there, the model has taken each rank's part of a common batch.
+"""Digests of what enters the first layers of a model in one pass, up to the first random number and to the first
+exchange with other ranks: where ranks with equal batches differ there, the model has taken each rank's part of a common
+batch. What an exchange between layers brings, as of tokens with experts, differs anyway.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ _MOST_LAYERS = 4096
 class FirstInputs:
     """What enters the first layers of a model, in the order of their calls. The hooks are there for one pass."""
 
-    def __init__(self, model: nn.Module, state: str) -> None:
-        """``state`` is that of the random generators when the pass begins."""
+    def __init__(self, model: nn.Module, state: str, received: Callable[[], int]) -> None:
+        """``state`` is that of the random generators when the pass begins; ``received`` counts exchanges."""
         self._state = state
+        self._received, self._before = received, received()
         self._digests: list[torch.Tensor] = []
         self._handles: list[Any] = []
         _calling(self._hook)(model)
@@ -45,7 +47,9 @@ class FirstInputs:
         # In this order: a compiler that follows the hook cannot represent the handles.
         if torch.compiler.is_compiling() or not self._handles:
             return
-        if len(self._digests) >= _LAYERS or random_state() != self._state:
+        # What an exchange brings to the very first layer is a rank's part of the batch.
+        exchanged = bool(self._digests) and self._received() != self._before
+        if len(self._digests) >= _LAYERS or exchanged or random_state() != self._state:
             self.close()
             return
         for tensor in (one for one in args if isinstance(one, torch.Tensor) and is_plain(one)):

@@ -106,7 +106,12 @@ def test_bad_input_is_refused_in_one_line(
         (b"a,b\n1,2\n", "has no column id; expected"),
         (b"id;model;gpu;gpus\n", "has no column id (it has semicolons: separate columns by commas); expected"),
         (b"id\tmodel\tgpu\tgpus\n", "has no column id (it has tabs: separate columns by commas); expected"),
-        (b"\xff\xfe\x00", "byte 0xff is no UTF-8 text"),
+        (b"\xff\xfe\x00", "UTF-16 text, expected UTF-8"),
+        (b"id,model,gpu,gpus,tp,tp\n", "column 'tp' is there twice"),
+        (b"id,model,gpu,gpus\n\0", "line 2: a NUL byte"),
+        (b"id,model,gpu,gpus\n\xe4", "line 2: byte 0xe4 is no UTF-8 text"),
+        (b'id,model,gpu,gpus\n"' + b"x\n" * 70_000, "line 2: no CSV: field larger than field limit"),
+        (b"id,model,gpu,gpus\n" + b"," * (1 << 21), "line 2: a row of more than 1 MiB"),
         (b"", "has no column id; expected"),
     ],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.fit_plan import Row, series_right
+from simcoll.plan.layout import Layout
 from simcoll.plan.measured_steps import measured_step, priced_row
 from simcoll.plan.rates import fitted_shares
 
@@ -65,6 +66,22 @@ def test_a_row_is_understood() -> None:
         ({"sharding": "HSDP 2x1"}, "dp_replicate", 2),
         ({"sharding": "HSDP 2x1"}, "zero", 3),
         ({"sharding": "HSDP 4x64"}, "dp_replicate", 1),
+        ({"sharding": "ZeRO-2"}, "zero", 2),
+        ({"sharding": ""}, "zero", 1),
+        ({"sharding": "null", "framework": "torchtitan"}, "zero", 3),
+        ({"gpu": "8xDGXH100"}, "gpu", "h100"),
+        ({"gpus": "64 (8 nodes)"}, "gpus", 64),
+        ({"gbs_sequences": "1,024"}, "global_batch", 1024),
+        ({"seq_len": "8k"}, "seq_len", 8192),
+        ({"tp": "tp=4"}, "tp", 4),
+        ({"tp": "", "dp": "", "note": "TP=4, PP=8"}, "tp", 4),
+        ({"mbs": "", "grad_accum": "64"}, "micro_batch", 2),
+        ({"precision": "FP8-MX"}, "dtype", "mxfp8"),
+        ({"activation_checkpointing": "activations: full, every layer"}, "recompute", "full"),
+        ({"activation_checkpointing": "mla_up_proj"}, "recompute", "selective"),
+        ({"model": "meta-llama/Llama-3.1-70B"}, "model", "llama3.1-70b"),
+        ({"model": "Nemotron 3 Nano 30B-A3B"}, "model", "nemotron-3-nano"),
+        ({"model": "LLAMA3_405B"}, "model", "llama3.1-405b"),
         ({"dp": ""}, "dp_shard", 2),
         ({"gpu": "H100 SXM 96GB HBM2e 500W"}, "clock", (500 / 700) ** (1 / 3)),
         ({"gpu": "H100 SXM 80GB 700W"}, "clock", 1.0),
@@ -76,7 +93,8 @@ def test_a_row_is_understood() -> None:
 def test_what_a_row_says_in_words(changed: dict[str, str], name: str, value: object) -> None:
     step = measured_step({**ROW, **changed})
     found = {"model": step.model.name, "clock": step.clock, "release": step.framework.release}
-    found |= {field: getattr(step.layout, field) for field in ("dtype", "dp_shard", "dp_replicate", "zero")}
+    found |= {"gpu": step.gpu, "gpus": step.gpus}
+    found |= {field: getattr(step.layout, field) for field in Layout.__slots__}
     assert found[name] == value
 
 
@@ -103,8 +121,8 @@ def test_more_ranks_that_gather_wait_longer_for_the_slowest() -> None:
         ({"model": "Galactica"}, "model 'Galactica': not known, expected one of"),
         ({"gpu": "TPU v5"}, "gpu 'TPU v5': not known"),
         ({"gpus": "some"}, "gpus 'some': expected a whole number"),
-        ({"seq_len": ""}, "seq_len is not given"),
-        ({"tp": "3"}, "make 48 ranks"),
+        ({"gpus": ""}, "gpus is not given"),
+        ({"tp": "3"}, "make 48 ranks: expected the 64 GPUs of the cluster"),
         ({"mbs": "1e400"}, "mbs '1e400': expected a whole number"),
         ({"gbs_sequences": "0"}, "gbs_sequences '0': expected a whole number of at least 1"),
     ],
@@ -113,6 +131,31 @@ def test_a_row_that_cannot_be_priced_is_refused_with_the_reason(changed: dict[st
     found = priced_row({**ROW, **changed})
     assert found.keys() == {"id", "refused"}
     assert said in str(found["refused"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"seq_len": ""}, "seq_len is not given, and taken as 4,096"),
+        ({"dp": "4"}, "dp 4 is taken as 2, which the 64 GPUs are divided into"),
+        ({"mbs": "3"}, "mbs 3 is taken as 1, which divides the 128 sequences of a rank"),
+        ({"precision": "int8"}, "precision 'int8' is not known, and taken as bf16"),
+        ({"activation_checkpointing": "every 2nd"}, "activation_checkpointing 'every 2nd' is not known, and taken as"),
+        ({"model": "LLAMA3_405B"}, "model 'LLAMA3_405B' is taken as llama3.1-405b"),
+    ],
+)
+def test_what_was_assumed_of_a_row_is_a_note(changed: dict[str, str], said: str) -> None:
+    (note,) = priced_row({**ROW, **changed})["notes"]  # type: ignore[misc]
+    assert note.startswith(said)
+    assert "notes" not in priced_row(ROW)
+
+
+@pytest.mark.slow
+def test_no_blank_column_has_a_row_refused() -> None:
+    few = rows()[::20]
+    for column in set(few[0]) - {"id", "model", "gpu", "gpus", "tp", "cp"}:
+        refused = [found for row in few if "refused" in (found := priced_row({**row, column: ""}))]
+        assert not refused, column
 
 
 def test_a_row_with_blanks_means_what_the_framework_does() -> None:

@@ -68,27 +68,33 @@ def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (OWN.replace("heads = 8", "haeds = 8"), "line 7: model[1].haeds is 'haeds', expected heads"),
-        (OWN.replace("ffn = 1024", ""), "line 2: model[1].ffn does not fit, expected the width of the dense blocks"),
+        (OWN.replace("heads = 8", "haeds = 8"), "line 7: model[1].haeds is no known key, expected heads (known: name, layers"),
+        (OWN.replace("ffn = 1024", ""), "line 2: model[1] needs the key `ffn`"),
         (OWN.replace("512", '"512"'), "hidden is '512', expected a whole number of 0 or more"),
         (OWN.replace("512", "-1"), "hidden is -1, expected a whole number of 0 or more"),
-        (OWN.replace("kv_heads = 4", "kv_heads = 3"), "kv_heads does not fit, expected a divisor of heads"),
+        (OWN.replace("kv_heads = 4", "kv_heads = 3"), "kv_heads is 3, expected a divisor of the 8 heads"),
         (OWN.replace("layers = 4", "layers = 0"), "layers is 0, expected a number from 1 to 10,000"),
         (OWN.replace('name = "mine"', ""), "needs the key `name`"),
         (OWN + "experts = 4", "model[1].experts is 4, expected a table"),
-        (OWN + "moe = 2", "moe does not fit, expected blocks and [model.experts], both or neither"),
+        (OWN + "moe = 2", "model[1] has one of moe (or layers) and [model.experts], expected both or neither"),
         (OWN + OWN, "2 models, expected one"),
         (OWN.replace("layers = 4", ""), "needs the key `layers`"),
-        (OWN.replace("head_dim = 64", "head_dim = 0"), "head_dim does not fit, expected a width of at least 1"),
-        (OWN.replace('"mine"', '"a\\nb"'), "name does not fit, expected a name of up to 80 letters"),
-        (OWN + '"a\\nb" = 1', "model[1].a?b is 'a\\nb', expected "),
-        (OWN + "[plan]", "plan is 'plan', expected nothing beside [[model]]"),
+        (OWN.replace("head_dim = 64", "head_dim = 0"), "head_dim is 0, expected a width of at least 1"),
+        (OWN.replace('"mine"', '"a\\nb"'), "name is 'a\\nb', expected a name of up to 80 letters"),
+        (OWN + '"a\\nb" = 1', "model[1].a?b is no known key, expected one of name, layers"),
+        (OWN + "[plan]", "plan stands outside of the models, expected [[model]] and nothing else"),
         (OWN + "dense = 5\n[model.experts]", "dense is 5, expected at most the 4 layers"),
-        (OWN + "[model.experts]\ncuont = 1", "model[1].experts.cuont is 'cuont', expected count"),
-        (OWN + "[model.experts]\ncount = 8", "model[1].experts needs the key `top_k`"),
-        (OWN + "[model.experts]\ncount = 8\ntop_k = 9\nhidden = 4", "expected top_k <= count"),
-        (OWN + "[model.experts]\ncount = 8\ntop_k = 2\nhidden = 0", "expected hidden of at least 1"),
-        (OWN + "mamba = 1", "mamba does not fit, expected blocks and [model.state_space], both or none"),
+        (OWN + "[model.experts]\ncuont = 1", "model[1].experts.cuont is no known key, expected count (known: count, top_k"),
+        (OWN + "[model.experts]\ncount = 8", "model[1].experts needs the keys `top_k`, `hidden`"),
+        (OWN + "[model.experts]\ncount = 8\ntop_k = 9\nhidden = 4", "experts.top_k is 9, expected 1 to the 8 experts"),
+        (OWN + "[model.experts]\ncount = 8\ntop_k = 2\nhidden = 0", "experts.hidden is 0, expected a width of at least 1"),
+        (OWN + "mamba = 1", "has one of mamba and [model.state_space], expected both or neither"),
+        (OWN.replace("hidden", "hidden_size"), "hidden_size is no known key, expected hidden (known"),
+        (OWN.replace("vocabulary = 32_000", ""), "line 2: model[1] needs the key `vocabulary`"),
+        (OWN.replace("ffn = 1024", "ffn = 0"), "ffn is 0, expected the width of the feed-forward, at least 1"),
+        (OWN.replace("[[model]]", "[model]"), "model is one table, expected [[model]], in two pairs of brackets"),
+        (OWN.replace("[[model]]", ""), "name stands outside of the models, expected below a line [[model]]"),
+        (OWN + "windowed = 2", "has one of windowed and window, expected both or neither"),
         ("#" * (1 << 20), "has more than"),
         ("", "no model, expected [[model]]"),
         ("[[model]", "no TOML"),
@@ -101,6 +107,16 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path: Path, text: st
         model_named(str(path))
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_meant_by_a_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(OWN)
+    Path("other").write_text(OWN)
+    with pytest.raises(ModelError, match="--model mine: no such model, but there is a file: give --model mine.toml"):
+        model_named("mine")
+    with pytest.raises(ModelError, match="give its name an ending of .toml"):
+        model_named("other")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -105,14 +105,14 @@ def test_a_gpu_that_no_row_measures_has_the_shares_of_the_others() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tp": 3}, "--dp-shard 21 x --tp 3 x --cp 1 x --pp 1 make 63 ranks, expected the 64 GPUs of the cluster"),
+        ({"tp": 3}, "--tp 3: expected a divisor of the 64 GPUs of the cluster"),
         ({"tp": 0}, "--tp 0: expected a whole number of at least 1"),
-        ({"tp": 128}, "make 128 ranks, expected the 64 GPUs"),
+        ({"tp": 128}, "--tp 128: expected a divisor of the 64 GPUs"),
         ({"pp": 64, "virtual_stages": 4}, "--pp 64 x --virtual-stages 4: expected at most the 80 layers"),
         ({"virtual_stages": 2}, "--virtual-stages 2: expected 1 without a pipeline"),
         ({"global_batch": 65}, "--global-batch is 65, not a multiple of --micro-batch x data ranks, 64"),
         ({"seq_len": 100, "cp": 8}, "--seq-len is 100, not a multiple of --cp x --tp, 8"),
-        ({"ep": 2}, "--ep 2: expected a divisor of the 0 experts of llama3-70b"),
+        ({"ep": 2}, "--ep 2: expected 1, because llama3-70b has no experts"),
         ({"dtype": "fp32"}, "--dtype 'fp32': expected bf16, fp8, fp8-rowwise, mxfp8, nvfp4"),
         ({"recompute": "some"}, "--recompute 'some': expected none, selective, full"),
         ({"schedule": "dualpipe"}, "--schedule 'dualpipe': expected gpipe, 1f1b, interleaved, zero-bubble"),

@@ -49,25 +49,32 @@ ffn = 96
 
 VARIED = """
 import sys
+from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, {examples!r})
 from llama_fsdp2 import SIZES, Llama
 
-kind, replicas, micro_batches, layers, dim, hidden, vocabulary = sys.argv[1], *map(int, sys.argv[2:])
-dist.init_process_group("gloo")
-model = Llama(layers, dim, 4, 2, hidden, vocabulary)
+kind, replicas, cp, micro_batches, layers, dim, shared, hidden, vocabulary = sys.argv[1], *map(int, sys.argv[2:])
+device = "cuda" if cp > 1 else "cpu"
+dist.init_process_group()
+model = Llama(layers, dim, 4, shared, hidden, vocabulary).to(device)
 if kind == "ddp":
     model = DistributedDataParallel(model)
 else:
     shards = dist.get_world_size() // replicas
-    mesh = init_device_mesh("cpu", (replicas, shards), mesh_dim_names=("replicate", "shard"))
-    mesh = mesh if replicas > 1 else mesh["shard"]
+    if cp > 1:
+        mesh = init_device_mesh(device, (shards // cp, cp), mesh_dim_names=("data", "context"))
+        context, mesh = mesh["context"], mesh["data", "context"]._flatten("shard")
+    else:
+        mesh = init_device_mesh(device, (replicas, shards), mesh_dim_names=("replicate", "shard"))
+        mesh = mesh if replicas > 1 else mesh["shard"]
     stays = kind == "zero2"
     fully_shard(model.embeddings, mesh=mesh, reshard_after_forward=not stays)
     for number, layer in enumerate(model.layers):
@@ -79,8 +86,10 @@ else:
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(9):
     for _ in range(micro_batches):
-        loss = model(torch.randint(vocabulary, (1, 32))).sum()
-        loss.backward()
+        tokens = torch.randint(vocabulary, (1, 32), device=device)
+        with context_parallel(context, buffers=[tokens], buffer_seq_dims=[1]) if cp > 1 else nullcontext():
+            loss = model(tokens).sum()
+            loss.backward()
     dist.all_reduce(loss.detach())
     optimizer.step()
     optimizer.zero_grad()
@@ -89,33 +98,18 @@ for _ in range(9):
 RINGS = """
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.nn import functional
 
-class Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, query, key, value):
-        def scores(query, key, value, is_causal, **options):
-            return query.clone(), query.sum(-1).float()
-        out, sums, *_ = ring._templated_ring_attention(dist.group.WORLD, 2, scores, query, key, value, is_causal=True)
-        ctx.save_for_backward(query, key, value, out, sums)
-        return out
-
-    @staticmethod
-    def backward(ctx, gradient):
-        def back(query, key, value, **options):
-            return query.clone(), key.clone(), value.clone()
-        query, key, value, out, sums = ctx.saved_tensors
-        return ring._templated_ring_attention_backward(
-            dist.group.WORLD, 2, back, gradient, "grad_out", query, key, value, out, sums, is_causal=True
-        )[:3]
-
-dist.init_process_group("gloo")
-length = 32 // dist.get_world_size()
+dist.init_process_group()
+mesh = init_device_mesh("cuda", (dist.get_world_size(),))
 for _ in range(9):
-    query, key, value = (torch.zeros(1, heads, length, 16, dtype=torch.bfloat16) for heads in (4, 2, 2))
-    Attention.apply(query, key.requires_grad_(), value.requires_grad_()).sum().backward()
-    torch.optim.SGD([key], lr=0.1).step()
+    parts = [torch.zeros(1, heads, 32, 16, dtype=torch.bfloat16, device="cuda") for heads in (4, 2, 2)]
+    with context_parallel(mesh, buffers=parts, buffer_seq_dims=[2, 2, 2], no_restore_buffers=set(parts)):
+        query, key, value = (one.requires_grad_() for one in parts)
+        functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True).sum().backward()
+    torch.optim.SGD(parts, lr=0.1).step()
 """
 
 MIXTURES = """
@@ -207,17 +201,27 @@ def three_d(ranks: int, pp: int, tp: int) -> Case:
 
 
 def varied(
-    kind: str, ranks: int, *, replicas: int = 1, micro: int = 1, shape: tuple[int, int, int, int] = (2, 64, 128, 256)
+    kind: str,
+    ranks: int,
+    *,
+    replicas: int = 1,
+    cp: int = 1,
+    micro: int = 1,
+    shape: tuple[int, int, int, int] = (2, 64, 128, 256),
 ) -> Case:
     layers, dim, hidden, vocabulary = shape
+    # The model repeats its keys and values before attention, so that context parallel ranks exchange all heads.
+    shared = 4 if cp > 1 else 2
     model = SMALL.replace("layers = 2", f"layers = {layers}").replace("hidden = 64", f"hidden = {dim}")
     model = model.replace("ffn = 128", f"ffn = {hidden}").replace("= 256", f"= {vocabulary}")
     model = model.replace("head_dim = 16", f"head_dim = {dim // 4}")
     zero = {"ddp": 0, "zero2": 2}.get(kind, 3)
-    shards = ranks // replicas
-    layout = Layout(dp_shard=shards, dp_replicate=replicas, global_batch=ranks * micro, seq_len=32, zero=zero)
+    model = model.replace("kv_heads = 2", f"kv_heads = {shared}")
+    shards = ranks // replicas // cp
+    batch = shards * replicas * micro
+    layout = Layout(dp_shard=shards, dp_replicate=replicas, cp=cp, global_batch=batch, seq_len=32, zero=zero)
     layout = replace(layout, recompute="full" if kind == "recompute" else "none")
-    arguments = (kind, *map(str, (replicas, micro, *shape)))
+    arguments = (kind, *map(str, (replicas, cp, micro, layers, dim, shared, hidden, vocabulary)))
     return Case("", ranks, model, layout, Conventions(*("float32",) * 3, clips=False, reports_loss=True), arguments)
 
 
@@ -235,7 +239,7 @@ def one_part(part: str, ranks: int) -> Case:
     return Case(INTERLEAVED, ranks, SMALL.replace("layers = 2", f"layers = {2 * ranks}"), deep, wide, part=part)
 
 
-ALWAYS = [three_d(4, 2, 2), varied("ddp", 4), varied("fsdp", 4, micro=2, replicas=2)]
+ALWAYS = [three_d(4, 2, 2), varied("ddp", 4), varied("fsdp", 4, micro=2, replicas=2), varied("fsdp", 4, cp=2)]
 ALWAYS += [one_part(part, 2) for part in ("context", "expert", "stage")]
 AT_NIGHT = [
     varied("fsdp", 4, micro=2),
@@ -250,6 +254,8 @@ AT_NIGHT = [
     varied("fsdp", 8, replicas=2),
     varied("zero2", 4),
     varied("recompute", 4),
+    varied("fsdp", 8, cp=4, shape=(3, 32, 96, 64)),
+    varied("recompute", 4, cp=4, micro=2),
     *(one_part(part, 4) for part in ("context", "expert", "stage")),
 ]
 

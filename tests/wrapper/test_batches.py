@@ -328,6 +328,53 @@ def test_tensor_parallel_peers_are_in_no_data_parallel_group() -> None:
     assert findings(program, "gloo", 4) == []
 
 
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(rows)
+        dist.all_to_all_single(out, rows.contiguous())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        out = torch.empty_like(gradient)
+        dist.all_to_all_single(out, gradient.contiguous())
+        return out
+
+
+class Exchanging(nn.Module):
+    """A gate, and an expert whose rows come from all ranks; with ``scattered``, each rank takes its part of rank 0's
+    batch first.
+    """
+
+    def __init__(self, *, scattered: bool) -> None:
+        super().__init__()
+        self.gate, self.expert, self.dropout = nn.Linear(6, 6), nn.Linear(6, 6), nn.Dropout(0.5)
+        self.scattered = scattered
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        if self.scattered:
+            parts = [one.contiguous() for one in batch.chunk(dist.get_world_size())]
+            mine = torch.empty_like(parts[0])
+            dist.scatter(mine, parts if dist.get_rank() == 0 else None)
+            return self.expert(self.dropout(self.gate(mine)))  # type: ignore[no-any-return]
+        back: torch.Tensor = _Exchange.apply(self.expert(_Exchange.apply(self.gate(batch))))  # type: ignore[no-untyped-call]
+        return back
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+@pytest.mark.parametrize("scattered", [False, True])
+def test_an_exchange_between_layers_divides_no_batch(scattered: bool) -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        model = Exchanging(scattered=scattered)
+        torch.manual_seed(rank)
+        train(rank, lambda rank, step: seeded(step), lambda: DistributedDataParallel(model))
+
+    assert [one.code for one in findings(program, "gloo")] == ([] if scattered else ["SC905"])
+
+
 class Raises(nn.Module):
     """A model that holds a scripted layer, compiles a part of itself, and raises in one pass."""
 

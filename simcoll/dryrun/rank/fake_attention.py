@@ -14,6 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 _KEY = "CPU"
+# Within `context_parallel` the name in torch.nn.functional is torch's wrapper, which calls this with DTensors.
+_ATTENTION = functional.scaled_dot_product_attention
 _HALF = (torch.float16, torch.bfloat16)
 _aten = torch.ops.aten
 
@@ -28,7 +30,7 @@ def register_attention(library: torch.library.Library) -> None:
 
 def is_cuda_attention(func: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """True if a program calls for attention of DTensors on a fake GPU."""
-    if func is not functional.scaled_dot_product_attention:
+    if func is not _ATTENTION:
         return False
     query = args[0] if args else kwargs.get("query")
     return isinstance(query, DTensor) and query.device.type == "cuda"

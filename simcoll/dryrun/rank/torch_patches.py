@@ -24,7 +24,7 @@ from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import attention
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
@@ -270,9 +270,26 @@ def patched_torch(
         return stack
 
     patches.wrap(threading.Thread, "_bootstrap_inner", functools.partial(_in_modes, enter))
+    patches.wrap(torch.autograd, "_engine_run_backward", functools.partial(_seen, FunctionMode(devices, taint)))
     with enter():
         yield
     del operators
+
+
+def _seen(mode: FunctionMode, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a backward pass in the mode, which torch leaves while a mode handles ``Tensor.backward``.
+
+    The pass runs functions of the program: recomputed layers, hooks, backward functions of its own.
+    """
+
+    @functools.wraps(run)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(one, FunctionMode) for one in _get_current_function_mode_stack()):
+            return run(*args, **kwargs)
+        with mode:
+            return run(*args, **kwargs)
+
+    return run_backward
 
 
 def _default_device(mode: FunctionMode) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 mesh = init_device_mesh("cuda", (int(os.environ["WORLD_SIZE"]),))
 torch.manual_seed(0)
@@ -38,7 +38,11 @@ expected.float().square().sum().backward()
 split = [distribute_tensor(one.cuda(), mesh, [Shard(1)]).requires_grad_() for one in (q, k, v)]
 if mask is not None:
     options["attn_mask"] = distribute_tensor(mask.cuda(), mesh, [Replicate()])
-found = F.scaled_dot_product_attention(*split, **options)
+attention = F.scaled_dot_product_attention
+if kind == "recomputed":
+    found = checkpoint(lambda *given: attention(*given, **options), *split, use_reentrant=False)
+else:
+    found = attention(*split, **options)
 assert found.placements == (Shard(1),), found.placements
 assert found.to_local().device.type == "cuda"
 found.to_local().float().square().sum().backward()
@@ -60,7 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DryRuns]:
         yield made
 
 
-@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "bias"])
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "bias", "recomputed"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_heads_are_attended_where_they_are(dtype: str, kind: str, runs: DryRuns, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
