@@ -1,4 +1,4 @@
-"""An error that all ranks of a group raise is printed whole by one of them on each node, and kept in a file by the rest.
+"""An error that all ranks of a group raise is printed whole by one of them on each node, and kept by the rest in files.
 
 A mismatch ends every rank of its group with the same text: printed by each, it buries the report of ``simcoll run``
 under thousands of lines. This holds for ranks that print where their launcher does: a rank with a log of its own prints

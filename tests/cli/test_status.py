@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -84,13 +85,15 @@ def test_top_takes_the_newest_job(tmp_path, monkeypatch, capsys):
     assert "second" in capsys.readouterr().out
 
 
-def test_a_picture_fits_eighty_columns(standing, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_picture_fits_its_columns_and_keeps_the_line_of_each_rank(standing, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["top", "--once", "--stall", "0.1", str(standing)]) == 4
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= columns
     rows = [line for line in lines if line.strip().startswith(("0 ", "1 ", "2 ", "3 "))]
     assert len(rows) == 4
+    assert all(re.search(r"\.py:\d+( |$)", row) for row in rows)
 
 
 def test_a_plain_picture_is_ascii(standing, capsys):
