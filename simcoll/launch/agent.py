@@ -60,6 +60,8 @@ class Ledger:
             "attempt": 0,
             "error": None,
             "interrupted": None,
+            "pid": os.getpid(),
+            "over": False,
             "ranks": [],
         }
 
@@ -137,6 +139,7 @@ class Ledger:
         for entry in self._document["ranks"]:
             if entry["exit_code"] is None and not Path(f"/proc/{entry['pid']}").exists():
                 self.ended(entry, unseen)
+        self.say(over=True)
 
     def _watch(self, entry: dict[str, Any]) -> None:
         """Wait for one rank's end without reaping it, which is its agent's part."""

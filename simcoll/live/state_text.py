@@ -33,7 +33,7 @@ def _why(job: JobNow) -> str:
 
 
 def doing_text(one: RankNow) -> str:
-    """``waits 1.2 s for rank 3``, ``runs its own code``, ``failed (exit code 1)``."""
+    """``waits 1.2 s for rank 3``, ``runs its own code``, ``raised ValueError (exit code 1)``, ``stopped (SIGTERM)``."""
     if one.problem:
         return f"cannot be read: {one.problem}"
     if one.doing is Doing.WAITS:
@@ -43,8 +43,10 @@ def doing_text(one: RankNow) -> str:
         return f"runs its own code for {show_seconds(one.for_seconds)}" if one.record is not None else "runs"
     if one.doing is Doing.GONE:
         return f"process {one.pid} is gone"
-    if one.doing is Doing.FAILED and one.exit_code:
-        return f"failed{ended_text(one.exit_code)}"
+    if one.doing is Doing.FAILED:
+        return f"{f'raised {one.error}' if one.error else 'failed'}{ended_text(one.exit_code)}"
+    if one.doing is Doing.STOPPED:
+        return f"stopped{ended_text(one.exit_code)}"
     word: str = one.doing.value
     return word
 
@@ -108,7 +110,8 @@ def steps_text(job: JobNow) -> str:
 def _ended_text(job: JobNow) -> str:
     failed = [one for one in job.ranks if one.doing in (Doing.FAILED, Doing.GONE)]
     if failed:
-        return f"rank {failed[0].rank}: {doing_text(failed[0])}"
+        first = min(failed, key=lambda one: (one.ended_ns, one.rank))
+        return f"rank {first.rank}: {doing_text(first)}"
     return f"{'all ' if len(job.ranks) == job.world_size else ''}{ranks_text(one.rank for one in job.ranks)} ended"
 
 
