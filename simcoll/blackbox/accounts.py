@@ -4,8 +4,8 @@ its ranks, and each monitor's of a stalled job.
 The launcher's file is rewritten whole whenever a rank starts or ends; the monitor's serves a later verification:
 
     {"schema": "simcoll.launch/1", "host": ..., "node": 0, "world_size": 4, "attempt": 0, "error": null,
-     "interrupted": null, "pid": ..., "over": false, "ranks": [{"rank": 0, "local_rank": 0, "pid": ..., "exit_code": -11,
-     "signal": "SIGSEGV", "ended_ns": ..., "stopped": false, "message": "..."}]}
+     "interrupted": null, "pid": ..., "over": false, "ranks": [{"rank": 0, "local_rank": 0, "pid": ...,
+     "exit_code": -11, "signal": "SIGSEGV", "ended_ns": ..., "stopped": false, "message": "..."}]}
 
     {"schema": "simcoll.stall/1", "since_ns": ..., "seen_ns": ..., "over": true, "blocked": [0], "busy": [],
      "stopped": [], "connecting": [], "places": {"3": ["train.py", 9, "evaluate", "event.wait()"]}}

@@ -18,6 +18,7 @@ from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import RunRecords, dumps_beside, files_of, gather, matching
 from simcoll.blackbox.host_files import HOST_PATTERN, fact_files, job_facts, read_host, write_host
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, TRACEBACK_SUFFIX, remove_unused, stack_path
+from simcoll.cli.one_report import alone_in, is_told_already
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
 from simcoll.core.process import signal_name
@@ -170,6 +171,11 @@ def _report(
         nodes.conclude(code)
         if why := nodes.unreachable():
             output.warn(why)
+        with alone_in(folder):
+            if nodes.apart and is_told_already(report, folder, since_ns):
+                output.say(report, f"simcoll: the report on these ranks is in {folder} already, by another node")
+                return code or (OK if end.exit_code == 0 else CANNOT_START)
+            return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
     return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
 
 
