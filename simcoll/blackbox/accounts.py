@@ -4,14 +4,15 @@ its ranks, and each monitor's of a stalled job.
 The launcher's file is rewritten whole whenever a rank starts or ends; the monitor's serves a later verification:
 
     {"schema": "simcoll.launch/1", "host": ..., "node": 0, "world_size": 4, "attempt": 0, "error": null,
-     "interrupted": null, "ranks": [{"rank": 0, "local_rank": 0, "pid": ..., "exit_code": -11, "signal": "SIGSEGV",
-     "ended_ns": ..., "stopped": false, "message": "..."}]}
+     "interrupted": null, "pid": ..., "over": false, "ranks": [{"rank": 0, "local_rank": 0, "pid": ...,
+     "exit_code": -11, "signal": "SIGSEGV", "ended_ns": ..., "stopped": false, "message": "..."}]}
 
     {"schema": "simcoll.stall/1", "since_ns": ..., "seen_ns": ..., "over": true, "blocked": [0], "busy": [],
      "stopped": [], "connecting": [], "places": {"3": ["train.py", 9, "evaluate", "event.wait()"]}}
 
 ``exit_code`` is null while a rank runs and negative for a signal; ``stopped`` says that the agent ended the rank
-because another one had failed, or because the job was interrupted.
+because another one had failed, or because the job was interrupted. ``over`` is false while the launcher (``pid``) may
+start its ranks again.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ class LaunchedRank:
 
 @dataclass(frozen=True, slots=True)
 class LaunchAccount:
-    """One launcher's account: its ranks, the error that kept it from starting them, the signal that interrupted it."""
+    """One launcher's account: its ranks, the error that kept it from starting them, the signal that interrupted it.
+
+    ``over`` is False while the launcher, process ``pid``, may start its ranks again.
+    """
 
     ranks: tuple[LaunchedRank, ...] = ()
     error: str | None = None
@@ -54,6 +58,8 @@ class LaunchAccount:
     node: int = 0
     world_size: int = 0
     host: str = ""
+    pid: int = 0
+    over: bool = True
 
     @property
     def ended(self) -> bool:
@@ -85,6 +91,8 @@ def launch_of(text: bytes) -> LaunchAccount:
         _whole_or_0(document.get("node")),
         _whole_or_0(document.get("world_size")),
         str(document.get("host") or ""),
+        _whole_or_0(document.get("pid")),
+        document.get("over") is not False,
     )
 
 

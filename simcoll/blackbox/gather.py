@@ -14,13 +14,13 @@ from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.host_files import HOST_PATTERN, KERNEL_PATTERN, RAS_PATTERN
 from simcoll.blackbox.reader_pool import Progress, read_files
-from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX
+from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, TRACEBACK_SUFFIX
 from simcoll.core.trace import LaunchOutcome, Trace
 from simcoll.verifier.flight_recorder import Dump, traces_of
 from simcoll.verifier.flight_recorder.jobs import merge
 
 _NAMES_RANK = re.compile(r"rank\D{0,2}\d", re.IGNORECASE)
-_OWN = (SUFFIX, STACK_SUFFIX, DUMP_SUFFIX)
+_OWN = (SUFFIX, STACK_SUFFIX, DUMP_SUFFIX, TRACEBACK_SUFFIX)
 _ACCOUNTS = (LAUNCH_PATTERN, STALL_PATTERN, HOST_PATTERN)
 _BESIDE = (*_ACCOUNTS, KERNEL_PATTERN, RAS_PATTERN, "report.json", "report.html")
 _MOST_NAMED = 20

@@ -236,6 +236,9 @@ def read_stacks(path: Path, roots: Roots | None = None) -> list[Stack]:
 
 DUMP_SUFFIX = ".stacks.txt"
 
+TRACEBACK_SUFFIX = ".traceback.txt"
+"""Of the file with the error that ended a rank, where another rank has printed the same."""
+
 _NUMBER = getattr(signal, "SIGUSR1", None)
 
 

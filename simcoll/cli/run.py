@@ -17,10 +17,12 @@ from simcoll.blackbox.file_kinds import DUMPS, is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import RunRecords, dumps_beside, files_of, gather, matching
 from simcoll.blackbox.host_files import HOST_PATTERN, fact_files, job_facts, read_host, write_host
-from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, remove_unused, stack_path
+from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, TRACEBACK_SUFFIX, remove_unused, stack_path
+from simcoll.cli.one_report import alone_in, is_told_already
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
 from simcoll.core.process import signal_name
+from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Stall
 from simcoll.errors import BAD_INPUT, CANNOT_START, OK
 from simcoll.launch.host_watch import HostWatch
@@ -143,6 +145,9 @@ def _report(
         (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)
         for path in folder.glob(f"rank{rank.rank:05d}*{DUMP_SUFFIX}"):
             remove_unused(path)
+    if kept := _kept_tracebacks(folder, since_ns):
+        theirs = "their tracebacks are" if len(kept) > 1 else "its traceback is"
+        output.warn(f"{ranks_text(kept)} raised the same error; {theirs} in {folder}/rank*{TRACEBACK_SUFFIX}")
     answer = None if nodes is None else nodes.hand_over()
     remarks = [] if nodes is None else _take_over(nodes, monitor, folder, end, since_ns)
     if nodes is not None and (gone := nodes.lost()):
@@ -166,7 +171,18 @@ def _report(
         nodes.conclude(code)
         if why := nodes.unreachable():
             output.warn(why)
+        with alone_in(folder):
+            if nodes.apart and is_told_already(report, folder, since_ns):
+                output.say(report, f"simcoll: the report on these ranks is in {folder} already, by another node")
+                return code or (OK if end.exit_code == 0 else CANNOT_START)
+            return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
     return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
+
+
+def _kept_tracebacks(folder: Path, since_ns: int) -> list[int]:
+    """The ranks that have not printed their error, since another one had."""
+    names = [path.name for path in _fresh(folder, f"rank[0-9]*{TRACEBACK_SUFFIX}", since_ns)]
+    return [int(name.removeprefix("rank").partition(".")[0]) for name in names]
 
 
 def _take_over(nodes: Exchange, monitor: Monitor, folder: Path, end: JobEnd, since_ns: int) -> list[str]:
@@ -300,7 +316,7 @@ def _environment() -> dict[str, str]:
 
 def _remove_results(folder: Path) -> None:
     """Remove the results of an earlier run from a folder that is given again: they must be the new run's."""
-    of_ranks = f"rank*{SUFFIX}", f"rank*{DUMP_SUFFIX}"
+    of_ranks = f"rank*{SUFFIX}", f"rank*{DUMP_SUFFIX}", f"rank*{TRACEBACK_SUFFIX}"
     for pattern in (*of_ranks, LAUNCH_PATTERN, STALL_PATTERN, HOST_PATTERN, "report.json", "report.html"):
         for path in folder.glob(pattern):
             if _is_result(path):

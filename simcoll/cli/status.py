@@ -14,7 +14,7 @@ from simcoll.core.text import plain
 from simcoll.errors import BAD_INPUT, FINDINGS, OK, STANDING, UsageError
 from simcoll.live.document import job_document
 from simcoll.live.folder import job_folder
-from simcoll.live.now import JobNow, Motion
+from simcoll.live.now import Doing, JobNow, Motion
 from simcoll.live.watch import JobWatch, has_errors
 
 _BETWEEN_SECONDS = 0.5
@@ -74,7 +74,8 @@ def seen_twice(watch: JobWatch) -> JobNow:
 
 
 def exit_code(job: JobNow) -> int:
-    """4 for a job that stands, 3 for one with findings of severity error, otherwise 0."""
+    """4 for a job that stands, 3 for one with findings of severity error or that ended with a failure, otherwise 0."""
     if job.motion is Motion.STANDING:
         return STANDING
-    return FINDINGS if has_errors(job.findings) else OK
+    failed = job.motion is Motion.ENDED and any(one.doing in (Doing.FAILED, Doing.GONE) for one in job.ranks)
+    return FINDINGS if failed or has_errors(job.findings) else OK

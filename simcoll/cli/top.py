@@ -28,13 +28,16 @@ from simcoll.core.io import stated_path
 from simcoll.errors import BAD_INPUT, OK, UsageError
 from simcoll.live.document import job_document
 from simcoll.live.folder import job_folder
-from simcoll.live.now import Doing, JobNow, Motion
+from simcoll.live.now import JobNow, Motion
 from simcoll.live.screen import FILTERS, ORDERS, JobScreen, ScreenState
 from simcoll.live.watch import JobWatch
 
 _LONGEST_SECONDS = 1e6
 _SETTLE_SECONDS = 2.0
 """So long a launcher may take to write down how ranks ended whose processes are gone."""
+
+_RESTART_SECONDS = 60.0
+"""So long a launcher that has not ended may take to start its ranks again, and they until they record."""
 
 _KEYS = "q quit  p pause  s sort  f filter  g group  r rank  j/k down/up"
 
@@ -103,7 +106,7 @@ def _follow(watch: JobWatch, request: TopRequest, output: Output) -> int:
         job = watch.look()
         over = job is not None and job.motion is Motion.ENDED
         over_since = (over_since or begun) if over else None
-        settled = over_since is not None and (_is_told(job) or begun - over_since >= _SETTLE_SECONDS)
+        settled = job is not None and over_since is not None and _is_settled(job, begun - over_since)
         job = watch.last_look() if settled else job
         if job is not None:
             if request.json:
@@ -115,9 +118,11 @@ def _follow(watch: JobWatch, request: TopRequest, output: Output) -> int:
         time.sleep(max(request.interval - (time.monotonic() - begun), 0.0))
 
 
-def _is_told(job: JobNow | None) -> bool:
-    """True if the end of every rank is known, and none is merely gone: its launcher writes down how it ended."""
-    return job is not None and not any(one.doing is Doing.GONE for one in job.ranks)
+def _is_settled(job: JobNow, seconds: float) -> bool:
+    """True if nothing more is to come of a job whose ranks ended so long ago: how they ended, or another attempt."""
+    if not job.over:
+        return seconds >= _RESTART_SECONDS
+    return job.told or seconds >= _SETTLE_SECONDS
 
 
 def _view(watch: JobWatch, interval: float) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,7 +94,8 @@ def written_whole(path: Path) -> Iterator[Path]:
         yield path
         return
     # The draft's name has nothing of the file's: that may be as long as names can be.
-    draft = path.with_name(f".simcoll-{os.getpid()}.draft")
+    # Processes of other hosts may have this one's number.
+    draft = path.with_name(f".simcoll-{os.getpid()}-{secrets.token_hex(4)}.draft")
     try:
         yield draft
         draft.replace(path)

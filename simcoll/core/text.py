@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -23,6 +24,37 @@ class Outside(Text):
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Text.__rich_measure__(_encoded(self, options.encoding), console, options)
+
+
+class Fitted(Outside):
+    """A cell of one line: the first of several wordings that fits, from long to short; else the last one, cut.
+
+    What remains of it is its end (``keep_end``), as of a place in a file, or its beginning, as of a name.
+    """
+
+    def __init__(self, wordings: Sequence[str], style: str = "", *, keep_end: bool = True) -> None:
+        self._wordings = [safe(from_here(wording)) for wording in wordings]
+        self._keep_end = keep_end
+        super().__init__(self._wordings[0], style=style)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        yield from self._fitting(options).__rich_console__(console, options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return self._fitting(options).__rich_measure__(console, options)
+
+    def _fitting(self, options: ConsoleOptions) -> Text:
+        texts = [_encoded(Text(one), options.encoding).plain for one in self._wordings]
+        found = next((one for one in texts if cell_len(one) <= options.max_width), None)
+        if found is None:
+            found = texts[-1]
+            while found and cell_len(found) + len(_CUT) > options.max_width:
+                found = found[1:] if self._keep_end else found[:-1]
+            found = _CUT + found if self._keep_end else found + _CUT
+        return Text(found, self.style, no_wrap=True, overflow="crop")
+
+
+_CUT = ".."
 
 
 def _encoded(text: Text, encoding: str) -> Text:

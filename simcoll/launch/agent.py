@@ -33,6 +33,7 @@ from simcoll.blackbox.accounts import LAUNCH_SCHEMA
 from simcoll.core.io import printable
 from simcoll.core.process import signal_name
 from simcoll.launch.nodes.meeting import Greeter, from_variable
+from simcoll.recorder.told_once import ToldErrors
 
 if TYPE_CHECKING:
     from simcoll.launch.restarts import RestartByCause
@@ -50,6 +51,7 @@ class Ledger:
         self._closing = False
         self._unwritten = False
         self._watchers: list[threading.Thread] = []
+        self._told = ToldErrors()
         self._document: dict[str, Any] = {
             "schema": LAUNCH_SCHEMA,
             "host": socket.gethostname(),
@@ -58,6 +60,8 @@ class Ledger:
             "attempt": 0,
             "error": None,
             "interrupted": None,
+            "pid": os.getpid(),
+            "over": False,
             "ranks": [],
         }
 
@@ -66,6 +70,10 @@ class Ledger:
         with self._lock:
             self._document.update(values)
             self._write()
+
+    def starting(self) -> None:
+        """The agent starts its workers next."""
+        self._told.begin()
 
     def start(self, workers: list[dict[str, Any]], **values: object) -> None:
         """The agent has started its workers, for the first time or again: the ranks of an earlier attempt are gone."""
@@ -126,10 +134,12 @@ class Ledger:
         the job was interrupted, torch names none.
         """
         self.await_ends()
+        self._told.end()
         unseen = -signal.SIGTERM if self._document["interrupted"] else 0
         for entry in self._document["ranks"]:
             if entry["exit_code"] is None and not Path(f"/proc/{entry['pid']}").exists():
                 self.ended(entry, unseen)
+        self.say(over=True)
 
     def _watch(self, entry: dict[str, Any]) -> None:
         """Wait for one rank's end without reaping it, which is its agent's part."""
@@ -190,6 +200,7 @@ def observed_agent(
             nodes = worker_group.group_world_size
             if greeter is not None and nodes > 1:
                 greeter.meet(worker_group.store, worker_group.group_rank, nodes, worker_group.master_addr)
+            ledger.starting()
             pids: dict[int, Any] = super()._start_workers(worker_group)
             workers = [
                 {"rank": worker.global_rank, "local_rank": worker.local_rank, "pid": pids[worker.local_rank]}

@@ -81,6 +81,7 @@ def _rank(one: RankNow) -> dict[str, object]:
         "calls": one.calls,
         "lost": one.lost,
         "exit_code": one.exit_code,
+        "error": one.error or None,
         "problem": one.problem or None,
     }
 

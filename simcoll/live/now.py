@@ -41,11 +41,12 @@ class Doing(Enum):
 class RankNow:
     """One rank (global). ``record`` is the call in which it is, or after which it runs its own code; None before any.
 
-    ``for_seconds`` is the time for which it has waited there, or since its last call; ``waits_for`` are the ranks
+    ``for_seconds`` is the time for which it has waited there, or since its last call; of a rank that is over, until its
+    end, ``ended_ns`` (wall clock; 0 where it goes on, or the end is not known). ``waits_for`` are the ranks
     without which its call cannot end. ``waiting`` is the share of its recent time in which it waited for others,
     ``late`` that in which all others waited for it, ``step_seconds`` the time of a step, ``steps`` the number that the
     program has marked as ended; None where the records do not tell. ``exit_code`` is that of its process, where a
-    launcher saw it. ``problem`` says why its file cannot be read.
+    launcher saw it; ``error`` is the type of the exception that ended it. ``problem`` says why its file cannot be read.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class RankNow:
     group: Group | None = None
     record: Record | None = None
     for_seconds: float = 0.0
+    ended_ns: int = 0
     waits_for: tuple[int, ...] = ()
     waiting: float | None = None
     late: float | None = None
@@ -63,6 +65,7 @@ class RankNow:
     calls: int = 0
     lost: int = 0
     exit_code: int | None = None
+    error: str = ""
     problem: str = ""
 
 
@@ -88,11 +91,13 @@ class GroupNow:
 
 @dataclass(frozen=True, slots=True)
 class JobNow:
-    """One look at a job. ``still_seconds`` is the time since any record changed, ``why`` one line on its state.
+    """One look at a job. ``still_seconds`` is the time since any record changed, at most until its end; ``why`` is one
+    line on its state.
 
     ``findings`` are those of the verifier on the records at hand; ``proved`` says that the job can never go on.
     ``time_ns`` is when it was looked at (wall clock), ``calls_per_second`` counts the calls of all ranks since the look
-    before, None at the first. ``marks`` are the steps that the lowest recorded rank has marked.
+    before, None at the first. ``marks`` are the steps that the lowest recorded rank has marked. ``told``: how each rank
+    ended is known; ``over``: no launcher that could start the ranks again runs any more.
     """
 
     folder: str
@@ -110,6 +115,8 @@ class JobNow:
     step_seconds: float | None = None
     calls_per_second: float | None = None
     marks: StepMarks | None = None
+    told: bool = True
+    over: bool = False
 
     @property
     def unseen(self) -> tuple[int, ...]:

@@ -8,20 +8,18 @@ from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from simcoll.core.ranges import ranks_text, span_text
-from simcoll.core.text import plain
+from simcoll.core.text import Fitted, plain
 from simcoll.core.units import show_seconds
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
-from simcoll.live.state_text import call_text, doing_text, steps_text
+from simcoll.live.state_text import call_text, call_wordings, doing_text, doing_wordings, source_wordings, steps_text
 from simcoll.verifier.findings.describe import group_name, source_text
 from simcoll.verifier.findings.finding import Severity
 
 _STYLES = {Motion.MOVING: "green", Motion.STANDING: "bold red", Motion.ENDED: "bold"}
 _DOING = {Doing.WAITS: "yellow", Doing.FAILED: "red", Doing.GONE: "red"}
-
-_CUT = {"group": 2, "next": 4, "came": 2, "not come": 2, "does": 3, "call": 4}
-"""The columns whose texts are cut where there is no room for all, and their shares of the room."""
 
 Order = Callable[[RankNow], tuple[float, ...]]
 
@@ -115,13 +113,14 @@ def _groups(groups: Sequence[GroupNow], rows: int | None) -> RenderableType:
     shown = groups if rows is None else groups[:rows]
     for view in shown:
         absent = view.absent if view.came else ()
-        at = f"{view.op} {source_text(view.source)}".strip() if view.came else ""
+        whole, near, line = source_wordings(view.source)
+        at = [f"{view.op} {place}".strip() for place in (whole, near, line)] + [line or view.op]
         table.add_row(
-            plain(group_name(view.group)),
+            Fitted([group_name(view.group)], keep_end=False),
             f"#{view.finished}",
-            plain(at),
-            plain(span_text(view.came)),
-            plain(span_text(absent)),
+            Fitted(at if view.came else [""]),
+            Fitted([span_text(view.came)], keep_end=False),
+            Fitted([span_text(absent)], keep_end=False),
             show_seconds(view.for_seconds) if view.came else "",
         )
     if len(shown) < len(groups):
@@ -136,23 +135,26 @@ def _ranks(ranks: Sequence[RankNow], choice: ScreenState, rows: int | None) -> R
     for one in shown:
         table.add_row(
             str(one.rank),
-            plain(doing_text(one), _DOING.get(one.doing, "")),
-            plain(call_text(one)),
+            Fitted(doing_wordings(one), _DOING.get(one.doing, ""), keep_end=False),
+            Fitted(call_wordings(one)),
             _share(one.waiting),
             _share(one.late),
             "" if one.step_seconds is None else show_seconds(one.step_seconds),
         )
     if len(shown) < len(ranks):
-        table.add_row("", plain(f"{len(ranks) - len(shown):,} more"), "", "", "", "")
+        table.add_row("", f"{len(ranks) - len(shown):,} more", "", "", "", "")
     return table
 
 
 def _table(*headings: str) -> Table:
-    """A table of one line a row, in which long texts are cut."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold dim", expand=True)
+    """A table of one line a row; where there is no room for all, the widest columns give way."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold dim")
     for heading in headings:
-        table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=_CUT.get(heading))
+        table.add_column(Text(heading, no_wrap=True, overflow="crop"), no_wrap=heading not in _YIELDING)
     return table
+
+
+_YIELDING = frozenset({"group", "next", "came", "not come", "does", "call"})
 
 
 def _share(value: float | None) -> str:

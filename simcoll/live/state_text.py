@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Source
 from simcoll.core.units import show_seconds
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
 from simcoll.reports.terminal import ended_text
@@ -30,7 +33,7 @@ def _why(job: JobNow) -> str:
 
 
 def doing_text(one: RankNow) -> str:
-    """``waits 1.2 s for rank 3``, ``runs its own code``, ``failed (exit code 1)``."""
+    """``waits 1.2 s for rank 3``, ``runs its own code``, ``raised ValueError (exit code 1)``, ``stopped (SIGTERM)``."""
     if one.problem:
         return f"cannot be read: {one.problem}"
     if one.doing is Doing.WAITS:
@@ -40,8 +43,10 @@ def doing_text(one: RankNow) -> str:
         return f"runs its own code for {show_seconds(one.for_seconds)}" if one.record is not None else "runs"
     if one.doing is Doing.GONE:
         return f"process {one.pid} is gone"
-    if one.doing is Doing.FAILED and one.exit_code:
-        return f"failed{ended_text(one.exit_code)}"
+    if one.doing is Doing.FAILED:
+        return f"{f'raised {one.error}' if one.error else 'failed'}{ended_text(one.exit_code)}"
+    if one.doing is Doing.STOPPED:
+        return f"stopped{ended_text(one.exit_code)}"
     word: str = one.doing.value
     return word
 
@@ -53,6 +58,42 @@ def call_text(one: RankNow) -> str:
     number = one.record.p2p_sequence or one.record.sequence
     at = source_text(one.record.source)
     return f"{one.record.call.op} #{number} of {group_name(one.group)} at {at}"
+
+
+def doing_wordings(one: RankNow) -> list[str]:
+    """The activity of a rank in fewer and fewer words, for a narrow column."""
+    known, whole = one.record is not None and not one.problem, doing_text(one)
+    if one.doing is Doing.WAITS and known:
+        return [whole, whole.replace(" for ", ": ", 1), f"waits {show_seconds(one.for_seconds)}"]
+    if one.doing is Doing.RUNS and known:
+        return [whole, whole.removeprefix("runs its "), f"runs {show_seconds(one.for_seconds)}"]
+    return [whole]
+
+
+def call_wordings(one: RankNow) -> list[str]:
+    """The call of a rank in fewer and fewer words; its line remains to the end."""
+    if one.record is None or one.group is None:
+        return [call_text(one)]
+    source, number = one.record.source, f"#{one.record.p2p_sequence or one.record.sequence}"
+    whole, near, line = source_wordings(source)
+    op = f"{one.record.call.op} {number}"
+    of = f"{op} of {group_name(one.group)}"
+    return [
+        f"{of} at {whole}",
+        f"{of} at {near}",
+        f"{of} at {line}",
+        *(f"{op} {at}".strip() for at in (near, line)),
+        f"{number} {line}",
+        line or op,
+    ]
+
+
+def source_wordings(source: Source) -> tuple[str, str, str]:
+    """A place in the program: whole, without the folders of its file, and without its function too."""
+    if not source.file:
+        return "", "", ""
+    line = f"{os.path.basename(source.file)}:{source.line}"
+    return source_text(source), f"{line} in {source.function}" if source.function else line, line
 
 
 def steps_text(job: JobNow) -> str:
@@ -69,7 +110,8 @@ def steps_text(job: JobNow) -> str:
 def _ended_text(job: JobNow) -> str:
     failed = [one for one in job.ranks if one.doing in (Doing.FAILED, Doing.GONE)]
     if failed:
-        return f"rank {failed[0].rank}: {doing_text(failed[0])}"
+        first = min(failed, key=lambda one: (one.ended_ns, one.rank))
+        return f"rank {first.rank}: {doing_text(first)}"
     return f"{'all ' if len(job.ranks) == job.world_size else ''}{ranks_text(one.rank for one in job.ranks)} ended"
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from simcoll.blackbox.gather import find_records, matching, one_run
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.process import stat_fields
-from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, State
+from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, State, text
 from simcoll.core.steps import StepMarks
 from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
@@ -60,8 +61,8 @@ _JUDGING = 10.0
 
 _LEAST_BUSY = 0.1
 
-_WRITTEN_AT_THE_END = frozenset({"values", "state", "batch", "trained"})
-"""Kinds of events that a rank writes after its last exception: what was on its way from a device."""
+_WRITTEN_AT_THE_END = frozenset({"values", "state", "batch", "trained", "exit"})
+"""Kinds of events that a rank writes after its last exception: what was on its way from a device, and its end."""
 
 
 class JobWatch:
@@ -81,6 +82,7 @@ class JobWatch:
         self._chosen: list[BoxTail] = []
         self._times: Mapping[Path, int] = {}
         self._heads: object = None
+        self._attempt: tuple[str, int] | None = None
         self._groups = GroupTable()
         self._marks: StepMarks | None = None
         self._seen_ns = 0
@@ -105,19 +107,22 @@ class JobWatch:
         records = Records.of(self._chosen, self._groups)
         first, before, self._seen_ns = not self._seen_ns, self._seen_ns, now
         if first:
-            self._changed_ns = min(records.changed_ns(), now)
+            made = [tail.header.wall_ns for tail in self._chosen if tail.header is not None]
+            self._changed_ns = min(records.changed_ns() or max(made), now)
         elif changed:
             self._changed_ns = now
         launch = self._launch()
         ranks = self._ranks(records, launch, now)
-        groups = self._group_views(records, now)
-        ranks = _with_waits(ranks, groups)
         motion = self._motion(records, ranks, now)
+        until = now if motion is not Motion.ENDED else min(now, max(one.ended_ns for one in ranks) or self._changed_ns)
+        groups = self._group_views(records, until)
+        ranks = _with_waits(ranks, groups)
         self._judge(ranks, launch, motion, now)
         if self._last.proved and motion is Motion.MOVING:
             motion = Motion.STANDING
         calls = sum(tail.newest for tail in self._chosen)
-        rate = None if first or now == before else max(calls - self._calls, 0) / ((now - before) / 1e9)
+        idle = first or now == before or motion is Motion.ENDED
+        rate = None if idle else max(calls - self._calls, 0) / ((now - before) / 1e9)
         self._calls = calls
         steps = [one.step_seconds for one in ranks if one.step_seconds is not None]
         headers = [tail.header for tail in self._chosen if tail.header is not None]
@@ -127,7 +132,7 @@ class JobWatch:
             world_size=max([header.world_size for header in headers] + [len(launch.ranks)]),
             mode=headers[0].mode if headers else "",
             motion=motion,
-            still_seconds=max(now - self._changed_ns, 0) / 1e9,
+            still_seconds=max(until - self._changed_ns, 0) / 1e9,
             why="",
             groups=groups,
             ranks=ranks,
@@ -137,6 +142,8 @@ class JobWatch:
             step_seconds=float(np.median(steps)) if steps else None,
             calls_per_second=rate,
             marks=self._marks,
+            told=launch.ended and not any(one.doing is Doing.GONE for one in ranks),
+            over=motion is Motion.ENDED and launch.over,
         )
         return replace(job, why=why_of(job))
 
@@ -156,6 +163,10 @@ class JobWatch:
             wanted = {Path(box.path) for box in run}
             kept = [tail for tail in self._tails.values() if tail.path in wanted]
             self._chosen = sorted(kept, key=lambda tail: -1 if tail.header is None else tail.header.rank)
+            attempt = next(((box.run, box.attempt) for box in run), None)
+            if attempt != self._attempt:
+                # What was found in the ranks of another attempt is nothing that these have done.
+                self._attempt, self._last, self._judging, self._was = attempt, _Judged(), None, None
         return any(changed)
 
     def _find_files(self) -> None:
@@ -175,7 +186,10 @@ class JobWatch:
         """The launchers' accounts beside the records as one; empty where the job runs under another launcher."""
         accounts = [read_launch(path) for path in self._beside(LAUNCH_PATTERN)]
         ranks = {one.rank: one for account in accounts for one in account.ranks}
-        return LaunchAccount(tuple(ranks.values()), next((one.error for one in accounts if one.error), None))
+        error = next((one.error for one in accounts if one.error), None)
+        here = socket.gethostname()
+        goes_on = any(not one.over and (one.host != here or _is_there(one.pid)) for one in accounts)
+        return LaunchAccount(tuple(ranks.values()), error, over=not goes_on)
 
     def _stall(self) -> Stall | None:
         """The stall for which the job was ended, by its monitors' accounts; those of an earlier run are left out."""
@@ -203,15 +217,18 @@ class JobWatch:
             if not found:
                 self._marks = marks
             group = box.groups[int(tail.slots[row]["group"])] if record is not None else None
+            doing = _doing(box, record, end, here=box.host == here)
+            ended_ns = _ended_ns(box, record, end) if doing.over else 0
             found.append(
                 RankNow(
                     rank=box.rank,
                     host=box.host,
                     pid=box.pid,
-                    doing=_doing(box, record, end, here=box.host == here),
+                    doing=doing,
                     group=group,
                     record=record,
-                    for_seconds=_seconds_since(record, now),
+                    for_seconds=_seconds_since(record, ended_ns or now),
+                    ended_ns=ended_ns,
                     waiting=_known(shares.waiting[place]),
                     late=_known(shares.late[place]),
                     step_seconds=_known(steps[place]) if marks is None else marks.seconds,
@@ -219,6 +236,7 @@ class JobWatch:
                     calls=tail.newest,
                     lost=0 if tail.header is None else tail.header.lost,
                     exit_code=None if end is None else end.exit_code,
+                    error=_exception(box) if doing is Doing.FAILED else "",
                     problem=tail.problem,
                 )
             )
@@ -292,11 +310,12 @@ class JobWatch:
         stands = None
         if still and motion is not Motion.ENDED:
             stands = Stall(self._changed_ns, now, busy=self._busy(ranks), stopped=_stopped(ranks), over=False)
-        work = boxes, _outcome(ranks, launch), stands, ended_for
+        any_failed = any(one.doing in (Doing.FAILED, Doing.GONE) for one in ranks)
+        work = partial(_judged, boxes, _outcome(ranks, launch), stands, ended_for, any_failed=any_failed)
         if self._executor is not None:
-            self._judging = self._executor.submit(_judged, *work)
+            self._judging = self._executor.submit(work)
         else:
-            self._last = _judged(*work)
+            self._last = work()
             self._judged = time.monotonic()
 
     def _busy(self, ranks: Sequence[RankNow]) -> frozenset[int]:
@@ -333,13 +352,22 @@ class _Judged:
 
 
 def _judged(
-    boxes: Sequence[BlackBox], outcome: LaunchOutcome, stands: Stall | None, ended_for: Stall | None
+    boxes: Sequence[BlackBox],
+    outcome: LaunchOutcome,
+    stands: Stall | None,
+    ended_for: Stall | None,
+    *,
+    any_failed: bool,
 ) -> _Judged:
-    """Judge the newest records of a job: why it does not move, or what is wrong so far."""
+    """Judge the newest records of a job: why it does not move, or what is wrong so far.
+
+    Where nothing proves why a job stands in which a rank has failed, the failure is why.
+    """
     begun = time.monotonic()
     if stands is not None:
         findings, proved = standstill(boxes, outcome, stands)
-        return _Judged(findings, proved, (), time.monotonic() - begun, still=True)
+        if findings or not any_failed:
+            return _Judged(findings, proved, (), time.monotonic() - begun, still=True)
     report = judge(boxes, outcome, ended_for)
     speeds = () if report.summary is None else tuple(report.summary.bandwidths)
     return _Judged(tuple(report.findings), False, speeds, time.monotonic() - begun)
@@ -377,12 +405,13 @@ def has_errors(findings: Sequence[Finding]) -> bool:
 
 
 def _doing(box: BlackBox, record: Record | None, end: LaunchedRank | None, *, here: bool) -> Doing:
+    # A rank that its launcher stopped while it was failing has failed.
+    failed = bool(_exception(box))
     if end is not None and end.exit_code is not None:
-        if end.stopped:
+        if end.stopped and not failed:
             return Doing.STOPPED
         return Doing.FAILED if end.exit_code else Doing.ENDED
-    last = next((event.kind for event in reversed(box.events) if event.kind not in _WRITTEN_AT_THE_END), "")
-    if last == "exception":
+    if failed:
         return Doing.FAILED
     if box.closed_ns:
         return Doing.ENDED
@@ -390,6 +419,22 @@ def _doing(box: BlackBox, record: Record | None, end: LaunchedRank | None, *, he
         return Doing.GONE
     waits = record is not None and record.state in (State.SCHEDULED, State.STARTED) and record.awaited
     return Doing.WAITS if waits else Doing.RUNS
+
+
+def _exception(box: BlackBox) -> str:
+    """The type of the exception that ended a rank; empty where none did, or Ctrl-C."""
+    last = next((event for event in reversed(box.events) if event.kind not in _WRITTEN_AT_THE_END), None)
+    kind = text(last, "type") if last is not None and last.kind == "exception" else ""
+    return "" if kind == "KeyboardInterrupt" else kind
+
+
+def _ended_ns(box: BlackBox, record: Record | None, end: LaunchedRank | None) -> int:
+    """The end of a rank that is over, or else the last that was seen of it; 0 where nothing was."""
+    told = (0 if end is None else end.ended_ns) or box.closed_ns
+    seen = [event.time_ns for event in box.events[-1:]]
+    if record is not None:
+        seen += [record.scheduled_ns, record.started_ns or 0, record.finished_ns or 0]
+    return told or max(seen, default=0)
 
 
 def _is_there(pid: int) -> bool:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.distributed import c10d_logger, distributed_c10d
 
+from simcoll.blackbox.writer import BlackBoxWriter
 from simcoll.core.record import source_document
 from simcoll.recorder.recorder import Entry, Recorder
 from simcoll.recorder.source import current_source, traceback_source
+from simcoll.recorder.told_once import kept_instead, prints_as_python
 
 
 def report_change(entry: Entry, *, known: bool) -> None:
@@ -126,6 +128,9 @@ def remove_failure_hooks() -> None:
 def _on_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     if (recorder := _recorder()) is not None:
         note_uncaught(recorder, error, traceback)
+        box = recorder.box
+        if isinstance(box, BlackBoxWriter) and prints_as_python(_previous_hook) and kept_instead(error, box.path):
+            return
     (_previous_hook or sys.__excepthook__)(kind, error, traceback)
 
 

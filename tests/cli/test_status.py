@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from simcoll.cli.top import chosen
 from simcoll.live.document import job_document, job_schema
 from simcoll.live.screen import FILTERS, ORDERS, ScreenState, ranks_shown
 from simcoll.live.watch import JobWatch
-from tests.support.jobs import write_job, write_job_that_waits, write_job_that_was_ended
+from tests.support.jobs import write_job, write_job_that_failed, write_job_that_waits, write_job_that_was_ended
 
 
 @pytest.fixture
@@ -84,13 +85,15 @@ def test_top_takes_the_newest_job(tmp_path, monkeypatch, capsys):
     assert "second" in capsys.readouterr().out
 
 
-def test_a_picture_fits_eighty_columns(standing, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_picture_fits_its_columns_and_keeps_the_line_of_each_rank(standing, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["top", "--once", "--stall", "0.1", str(standing)]) == 4
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= columns
     rows = [line for line in lines if line.strip().startswith(("0 ", "1 ", "2 ", "3 "))]
     assert len(rows) == 4
+    assert all(re.search(r"\.py:\d+( |$)", row) for row in rows)
 
 
 def test_a_plain_picture_is_ascii(standing, capsys):
@@ -103,6 +106,26 @@ def test_a_plain_picture_is_ascii(standing, capsys):
 def test_looks_are_printed_until_the_job_has_ended(folder, capsys):
     assert main(["top", "--json", "--interval", "0.1", str(folder)]) == 0
     assert [json.loads(line)["motion"] for line in capsys.readouterr().out.splitlines()] == ["ended"]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_looks_go_on_while_the_launcher_may_start_the_ranks_again(tmp_path, again, capsys, monkeypatch):
+    write_job_that_failed(tmp_path / "job", over=False)
+    clock = iter(range(0, 1000, 20))
+
+    def starts(seconds):
+        if again:
+            monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+            write_job(tmp_path / "next")
+            for path in (tmp_path / "next").iterdir():
+                path.rename(tmp_path / "job" / path.name.replace(".simcoll", ".attempt1.simcoll"))
+
+    monkeypatch.setattr("simcoll.cli.top.time.sleep", starts)
+    monkeypatch.setattr("simcoll.cli.top.time.monotonic", lambda: next(clock))
+    assert main(["top", "--json", str(tmp_path / "job")]) == (0 if again else 3)
+    looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["error"] for one in looks[0]["ranks"]] == [None, None, "RuntimeError", "ValueError"]
+    assert [one["code"] for one in looks[-1]["findings"]] == ([] if again else ["SC701"])
 
 
 @pytest.mark.parametrize("kind", ["wrong", "stalled"])

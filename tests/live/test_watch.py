@@ -11,9 +11,10 @@ from simcoll.blackbox.accounts import write_stall
 from simcoll.core.record import UNKNOWN_SOURCE
 from simcoll.core.trace import Stall
 from simcoll.live.now import Doing, Motion
+from simcoll.live.state_text import doing_text
 from simcoll.live.watch import JobWatch, has_errors
 from simcoll.verifier.findings.finding import Severity
-from tests.support.jobs import write_job, write_job_that_waits, write_job_that_was_ended
+from tests.support.jobs import write_job, write_job_that_failed, write_job_that_waits, write_job_that_was_ended
 
 PROGRAM = """
 import os, signal, sys, time, torch, torch.distributed as dist
@@ -132,6 +133,25 @@ def test_processes_that_are_gone_are_said_to_be(tmp_path, monkeypatch):
     assert {one.doing for one in seen.ranks} == {Doing.GONE}
     assert seen.motion is Motion.ENDED
     assert "is gone" in seen.why
+
+
+def test_a_failure_is_one_also_where_the_launcher_came_first(tmp_path):
+    write_job_that_failed(tmp_path / "job")
+    seen = JobWatch(tmp_path / "job").look()
+    said = [doing_text(one) for one in seen.ranks]
+    assert said == ["stopped (SIGTERM)"] * 2 + ["raised RuntimeError (SIGTERM)", "raised ValueError (exit code 1)"]
+
+
+def test_the_times_of_a_job_that_ended_stand_still(tmp_path, monkeypatch):
+    write_job_that_failed(tmp_path / "job")
+    watch = JobWatch(tmp_path / "job")
+    first = watch.look()
+    later = time.time_ns() + 10**12
+    monkeypatch.setattr("simcoll.live.watch.time.time_ns", lambda: later)
+    again = watch.look()
+    assert [one.for_seconds for one in first.ranks] == [one.for_seconds for one in again.ranks]
+    assert first.still_seconds == again.still_seconds < 100
+    assert again.calls_per_second is None
 
 
 def test_a_job_that_was_ended_for_a_stall_keeps_its_finding(tmp_path, monkeypatch):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +50,9 @@ def steps(rank: int) -> list[tuple[int, Call]]:
     ]
 
 
-def write_box(path: Path, rank: int, *, records: int, rounds: int, wrong: bool = False, closed: bool = True) -> None:
+def write_box(
+    path: Path, rank: int, *, records: int, rounds: int, wrong: bool = False, closed: bool = True
+) -> BlackBoxWriter:
     """One rank of four; a ``wrong`` one states another operator in the last step but one."""
     box = BlackBoxWriter(path, rank=rank, world_size=4, mode="record", records=records)
     groups = [box.group(WORLD), box.group(HALVES[rank // 2])]
@@ -76,6 +80,7 @@ def write_box(path: Path, rank: int, *, records: int, rounds: int, wrong: bool =
     if closed:
         box.event("exit")
         box.close()
+    return box
 
 
 def write_job(
@@ -130,6 +135,27 @@ def write_job_that_was_ended(folder: Path) -> None:
     now = time.time_ns()
     seen = Stall(now - 5 * 10**9, now, {3: LINES[0]}, blocked=frozenset({0, 1, 2}), busy=frozenset({3}))
     write_stall(folder / "stall.json", seen)
+
+
+def write_job_that_failed(folder: Path, *, over: bool = True) -> None:
+    """A job whose rank 3 raised an exception; the launcher stopped the others, of which rank 2 was failing already.
+
+    ``over``: its launcher, this process, does not start the ranks again.
+    """
+    folder.mkdir()
+    now = time.time_ns()
+    ranks = []
+    for rank in range(4):
+        path = folder / f"rank{rank:05d}.simcoll"
+        box = write_box(path, rank, records=64, rounds=8, closed=False)
+        if rank > 1:
+            box.event("exception", type="ValueError" if rank == 3 else "RuntimeError", message="bad batch")
+            box.event("exit")
+            box.close()
+        end = {"exit_code": 1 if rank == 3 else -15, "stopped": rank != 3, "ended_ns": now - 10**9 + rank}
+        ranks.append({"rank": rank, "local_rank": rank, "pid": 100 + rank, "signal": None, "message": "", **end})
+    document = {"schema": "simcoll.launch/1", "host": socket.gethostname(), "pid": os.getpid(), "over": over}
+    (folder / "launch.json").write_text(json.dumps(document | {"world_size": 4, "ranks": ranks}))
 
 
 def dump_of(rank: int) -> dict[str, object]:

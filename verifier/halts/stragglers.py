@@ -64,7 +64,7 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
         return None
     rank = columns.group.ranks[columns.parts[slow].group_rank]
     message = (
-        f"rank {rank} came last to {len(late)} of {len(times)} collectives: the others waited "
+        f"rank {rank} came last to at least {100 * _USUALLY:.0f} % of {len(times)} collectives: the others waited "
         f"for it for {late.sum():.0f} s of {span:.0f} s"
     )
     finding = STRAGGLER.finding(
