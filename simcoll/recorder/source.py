@@ -38,22 +38,37 @@ _stacks: dict[tuple[Source, ...], Source] = {}
 _outermost: CodeType | None = None
 
 
+class Site:
+    """A place that makes calls: a chain of frames, each at its instruction, and what follows from the chain alone.
+
+    ``source`` is its line. ``by_torch`` says that torch itself makes the call, and keeps its Work. ``named_later`` is
+    the answer of :func:`~simcoll.wrapper.later_names.named_later`, None before it was asked for.
+    """
+
+    __slots__ = ("by_torch", "named_later", "source")
+
+    def __init__(self, source: Source, *, by_torch: bool) -> None:
+        self.source = source
+        self.by_torch = by_torch
+        self.named_later: bool | None = None
+
+
 class _Frame:
     """A frame in the chains that were seen: frames that called it, by the instruction at which each stood.
 
     ``code`` is told apart by its identity: equal code in two files is equal as a code object, and hashing it is slow.
-    ``twin`` is a frame of other code at the same instruction. ``source`` is the line of a chain that needs no frames
+    ``twin`` is a frame of other code at the same instruction. ``site`` is the place of a chain that needs no frames
     beyond this one, ``ended`` that of a chain that has no more.
     """
 
-    __slots__ = ("callers", "code", "ended", "source", "twin")
+    __slots__ = ("callers", "code", "ended", "site", "twin")
 
     def __init__(self, code: CodeType | None) -> None:
         self.code = code
         self.callers: dict[int, _Frame] = {}
         self.twin: _Frame | None = None
-        self.source: Source | None = None
-        self.ended: Source | None = None
+        self.site: Site | None = None
+        self.ended: Site | None = None
 
     def of(self, code: CodeType) -> _Frame:
         """The twin that is of this code; raises KeyError where there is none."""
@@ -79,6 +94,8 @@ class _Frame:
 
 _innermost = _Frame(None)
 _chains = 0
+_lines: dict[tuple[Source, bool], Site] = {}
+"""The places of lines without callers."""
 
 
 def program_begins(code: CodeType) -> None:
@@ -93,6 +110,7 @@ def forget_chains() -> None:
     global _innermost, _chains
     _innermost, _chains = _Frame(None), 0
     _stacks.clear()
+    _lines.clear()
 
 
 def _kind(code: CodeType) -> int:
@@ -114,9 +132,8 @@ _PUBLIC = ("distributed_c10d.py", "c10d_logger.py", "overrides.py")
 _hands_on: dict[str, bool | None] = {}
 
 
-def made_by_torch() -> bool:
-    """True if torch itself makes the call that is being made, and keeps its Work."""
-    frame: FrameType | None = sys._getframe(1)
+def _made_by_torch(innermost: FrameType) -> bool:
+    frame: FrameType | None = innermost
     while frame is not None:
         file = frame.f_code.co_filename
         if file not in _hands_on:
@@ -140,22 +157,28 @@ def _is_torchs(filename: str) -> bool | None:
 
 def current_source() -> Source:
     """The user's line that runs now, in this thread or else in the main thread (for calls from C++ threads)."""
-    source = _source_at(sys._getframe(1))
-    if source is UNKNOWN_SOURCE and (main := main_thread_of_rank()) is not None:
+    return current_site().source
+
+
+def current_site() -> Site:
+    """The place that makes a call now, in this thread; its line is the main thread's where this one has none."""
+    site = _site_at(sys._getframe(1))
+    if site.source is UNKNOWN_SOURCE and (main := main_thread_of_rank()) is not None:
         frame = sys._current_frames().get(main)
-        source = UNKNOWN_SOURCE if frame is None else _source_at(frame)
-    return source
+        if frame is not None:
+            site = Site(_site_at(frame).source, by_torch=site.by_torch)
+    return site
 
 
-def _source_at(innermost: FrameType) -> Source:
+def _site_at(innermost: FrameType) -> Site:
     known, frame = _innermost, innermost
     try:
         while True:
             known = known.callers[frame.f_lasti]
             if known.code is not frame.f_code:
                 known = known.of(frame.f_code)
-            if known.source is not None:
-                return known.source
+            if known.site is not None:
+                return known.site
             back = frame.f_back
             if back is None:
                 return known.ended or _look(innermost)
@@ -164,22 +187,24 @@ def _source_at(innermost: FrameType) -> Source:
         return _look(innermost)
 
 
-def _look(innermost: FrameType) -> Source:
-    """The line of a chain of frames that was not seen before; it is kept as long as there are not too many."""
+def _look(innermost: FrameType) -> Site:
+    """The place of a chain of frames that was not seen before; it is kept as long as there are not too many."""
     global _chains
+    by_torch = _made_by_torch(innermost)
     if _chains >= _CHAINS:
-        return _line_at(innermost)
+        line = _line_at(innermost)
+        return _lines.setdefault((line, by_torch), Site(line, by_torch=by_torch))
     frames = list(_chain(innermost))
-    source = _stack_of((frame.f_code, frame.f_lineno) for frame in frames)
+    site = Site(_stack_of((frame.f_code, frame.f_lineno) for frame in frames), by_torch=by_torch)
     known = _innermost
     for frame in frames:
         known = known.called_by(frame)
     if frames[-1].f_back is None:
-        known.ended = source
+        known.ended = site
     else:
-        known.source = source
+        known.site = site
     _chains += 1
-    return source
+    return site
 
 
 def _chain(innermost: FrameType) -> Iterator[FrameType]:

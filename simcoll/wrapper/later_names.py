@@ -1,6 +1,6 @@
 """Finds out whether the lines that made a call go on to use its result, by the code of their functions.
 
-A function that names a tensor again after the running instruction is taken to read it. Each place in the program is
+A function that names a tensor again after the running instruction is taken to read it. Each place of the program is
 looked at once.
 """
 
@@ -10,34 +10,24 @@ import dis
 import sys
 import weakref
 from collections.abc import Sequence
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
-from simcoll.recorder.source import is_program
+from simcoll.recorder.source import Site, is_program
 
 _FRAMES = 4
 """So many functions of the program, innermost first, are looked at."""
 
-_MOST_PLACES = 4096
 _LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_FAST_BORROW"})
 
-_Place = tuple[CodeType, int]
 
-_known: dict[tuple[_Place, ...], bool] = {}
-
-
-def named_later(tensors: Sequence[weakref.ref[torch.Tensor]]) -> bool:
-    """True if a function of the program that is running now names one of these tensors again."""
-    frames = _program_frames()
-    key = tuple((frame.f_code, frame.f_lasti) for frame in frames)
-    if (known := _known.get(key)) is not None:
-        return known
-    if len(_known) >= _MOST_PLACES:
-        _known.clear()
-    alive = {id(tensor) for reference in tensors if (tensor := reference()) is not None}
-    found = _known[key] = any(_names(frame, alive) for frame in frames)
-    return found
+def named_later(site: Site, tensors: Sequence[weakref.ref[torch.Tensor]]) -> bool:
+    """True if a function of the program that is running now, at ``site``, names one of these tensors again."""
+    if site.named_later is None:
+        alive = {id(tensor) for reference in tensors if (tensor := reference()) is not None}
+        site.named_later = any(_names(frame, alive) for frame in _program_frames())
+    return site.named_later
 
 
 def _program_frames() -> list[FrameType]:
