@@ -12,7 +12,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType, TracebackType
+from typing import Protocol
 
+from simcoll.core.native import native
 from simcoll.core.rank_local import main_thread_of_rank
 from simcoll.core.record import FRAME_LIMIT, UNKNOWN_SOURCE, Source
 from simcoll.core.source_roots import (
@@ -92,10 +94,66 @@ class _Frame:
         return known
 
 
-_innermost = _Frame(None)
+class Chains(Protocol):
+    """The places that were seen, by the frames of their chains."""
+
+    def find(self, frame: FrameType | None = None, /) -> Site | None:
+        """The place of a frame's chain, None where it was not seen before.
+
+        Without a frame the chain begins at the caller of the function that asks.
+        """
+        ...
+
+    def add(self, frames: list[FrameType], site: Site, ended: bool, /) -> None:
+        """Have a chain of frames, innermost first, found as ``site``; ``ended`` says that it has no further frame."""
+        ...
+
+
+class PlainChains:
+    """:class:`Chains` in Python; ``_calls.c`` has its twin."""
+
+    def __init__(self) -> None:
+        self._innermost = _Frame(None)
+
+    def find(self, frame: FrameType | None = None, /) -> Site | None:
+        """The place of a frame's chain, None where it was not seen before."""
+        if frame is None:
+            frame = sys._getframe(2)
+        known = self._innermost
+        try:
+            while True:
+                known = known.callers[frame.f_lasti]
+                if known.code is not frame.f_code:
+                    known = known.of(frame.f_code)
+                if known.site is not None:
+                    return known.site
+                back = frame.f_back
+                if back is None:
+                    return known.ended
+                frame = back
+        except KeyError:
+            return None
+
+    def add(self, frames: list[FrameType], site: Site, ended: bool, /) -> None:
+        """Have a chain of frames, innermost first, found as ``site``."""
+        known = self._innermost
+        for frame in frames:
+            known = known.called_by(frame)
+        if ended:
+            known.ended = site
+        else:
+            known.site = site
+
+
+def _no_chains() -> Chains:
+    compiled = native("simcoll.recorder._calls")
+    chains: Chains = PlainChains() if compiled is None else compiled.Chains()
+    return chains
+
+
+_known_chains = _no_chains()
+_find = _known_chains.find
 _chains = 0
-_lines: dict[tuple[Source, bool], Site] = {}
-"""The places of lines without callers."""
 
 
 def program_begins(code: CodeType) -> None:
@@ -107,10 +165,10 @@ def program_begins(code: CodeType) -> None:
 
 def forget_chains() -> None:
     """Forget all chains of frames and their lines."""
-    global _innermost, _chains
-    _innermost, _chains = _Frame(None), 0
+    global _known_chains, _find, _chains
+    _known_chains, _chains = _no_chains(), 0
+    _find = _known_chains.find
     _stacks.clear()
-    _lines.clear()
 
 
 def _kind(code: CodeType) -> int:
@@ -162,29 +220,12 @@ def current_source() -> Source:
 
 def current_site() -> Site:
     """The place that makes a call now, in this thread; its line is the main thread's where this one has none."""
-    site = _site_at(sys._getframe(1))
+    site = _find() or _look(sys._getframe(1))
     if site.source is UNKNOWN_SOURCE and (main := main_thread_of_rank()) is not None:
         frame = sys._current_frames().get(main)
         if frame is not None:
-            site = Site(_site_at(frame).source, by_torch=site.by_torch)
+            site = Site((_find(frame) or _look(frame)).source, by_torch=site.by_torch)
     return site
-
-
-def _site_at(innermost: FrameType) -> Site:
-    known, frame = _innermost, innermost
-    try:
-        while True:
-            known = known.callers[frame.f_lasti]
-            if known.code is not frame.f_code:
-                known = known.of(frame.f_code)
-            if known.site is not None:
-                return known.site
-            back = frame.f_back
-            if back is None:
-                return known.ended or _look(innermost)
-            frame = back
-    except KeyError:
-        return _look(innermost)
 
 
 def _look(innermost: FrameType) -> Site:
@@ -192,17 +233,10 @@ def _look(innermost: FrameType) -> Site:
     global _chains
     by_torch = _made_by_torch(innermost)
     if _chains >= _CHAINS:
-        line = _line_at(innermost)
-        return _lines.setdefault((line, by_torch), Site(line, by_torch=by_torch))
+        return Site(_line_at(innermost), by_torch=by_torch)
     frames = list(_chain(innermost))
     site = Site(_stack_of((frame.f_code, frame.f_lineno) for frame in frames), by_torch=by_torch)
-    known = _innermost
-    for frame in frames:
-        known = known.called_by(frame)
-    if frames[-1].f_back is None:
-        known.ended = site
-    else:
-        known.site = site
+    _known_chains.add(frames, site, frames[-1].f_back is None)
     _chains += 1
     return site
 

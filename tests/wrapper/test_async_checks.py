@@ -17,7 +17,7 @@ from simcoll.blackbox.format import HANDED_ON, LET_GO  # noqa: E402
 from simcoll.core.record import Group, Source  # noqa: E402
 from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.recorder.recorder import Entry, GroupLog, Recorder  # noqa: E402
-from simcoll.recorder.source import current_site  # noqa: E402
+from simcoll.recorder.source import current_site, forget_chains  # noqa: E402
 from simcoll.wrapper.async_checks import Flight, Flights  # noqa: E402
 from simcoll.wrapper.pipeline import RecordedPipeline  # noqa: E402
 
@@ -377,6 +377,32 @@ def test_a_result_that_went_with_its_work_needs_no_wait(program: Program, held: 
     program.flights.look_after(last=True)
     flags = read_black_box(program.folder / "rank00000.simcoll").slots["flags"]
     assert int(flags[0]) == (LET_GO if own else LET_GO | HANDED_ON)
+
+
+def test_callers_of_one_helper_are_told_apart_where_no_more_places_are_kept(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: list[Any] = []
+
+    def drops() -> None:
+        x = torch.ones(4)
+        backend.append(x)
+        program.call("allreduce", [x]).dropped()
+
+    def reads_later() -> float:
+        x = torch.ones(4)
+        backend.append(x)
+        program.call("allreduce", [x]).dropped()
+        return float(x[0])
+
+    forget_chains()
+    monkeypatch.setattr("simcoll.recorder.source._CHAINS", 0)
+    for make in (reads_later, drops, reads_later):
+        make()
+    backend.clear()
+    program.flights.look_after(last=True)
+    flags = read_black_box(program.folder / "rank00000.simcoll").slots["flags"]
+    assert [int(flag) for flag in flags] == [LET_GO, LET_GO | HANDED_ON, LET_GO]
 
 
 def test_waiting_for_the_device_is_waiting(program: Program) -> None:
