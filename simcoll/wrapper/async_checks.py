@@ -133,7 +133,8 @@ class Flight:
     def awaited(self) -> None:
         """Note that a thread begins to wait for it: the last moment at which a write to what it sends can be seen."""
         self.looked_at()
-        self.end()
+        self._watched, self._parts = [], []
+        self._flights.remove(self)
 
     def arrived(self) -> None:
         """Note that its end has been observed: the backend counts no version of a result any more."""
@@ -146,7 +147,7 @@ class Flight:
         """Note that a thread waits for it, and may give up: a write to its buffers so far can be seen."""
         self._flights.before_a_wait(self)
         self._arriving = []
-        if self.open:
+        if self._flights.waits == self.since or self.running:
             if self.entry.prepared.use.counts:
                 self._arriving = [watched for watched in self._watched if watched.counts]
             # The worker may launch it meanwhile.
@@ -247,7 +248,7 @@ class Flights(ProcessOwned):
 
     def pass_by(self, entry: Entry, arguments: Arguments) -> None:
         """Note a call that cannot be left open; costs nothing while none is open."""
-        if not entry.asynchronous:
+        if self._unwaited and not entry.asynchronous:
             self.before_a_wait()
         if self._orphans:
             self.look_after()
@@ -357,7 +358,7 @@ def _nothing() -> None:
 
 def _memory(entry: Entry, arguments: Arguments, *, parts: bool = False) -> Memory:
     """Returns the memory of a call; none where a tensor's kind does not state it: a call must not fail for that."""
-    use = entry.use
+    use = entry.prepared.use
     try:
         sends = use.sends and not use.copies
         return memory_of(arguments.tensors, writes=use.writes, sends=sends, counts=use.counts, parts=parts)

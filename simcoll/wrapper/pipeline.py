@@ -200,7 +200,7 @@ def watch(entry: Entry, arguments: Arguments, site: Site, coalescing: bool, *, p
     ``parts`` has writes seen in parts of storages too.
     """
     watched = flights.here
-    if not watches(arguments):
+    if not arguments.asynchronous and not watches(arguments):
         watched.pass_by(entry, arguments)
         return None
     if coalescing or site.by_torch:
