@@ -49,7 +49,7 @@ class Box(Protocol):
         ...
 
     def write(
-        self, group: int, sequence: int, signature: int, source: int, p2p_sequence: int, state: State, flags: int
+        self, group: int, sequence: int, signature: int, source: int, p2p_sequence: int, state: State, flags: int, /
     ) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls.
 
@@ -57,19 +57,19 @@ class Box(Protocol):
         """
         ...
 
-    def advance(self, ticket: int, state: State = State.COMPLETED) -> None:
+    def advance(self, ticket: int, state: State = State.COMPLETED, /) -> None:
         """Write down the call's new state: it runs (STARTED), or has ended."""
         ...
 
-    def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
+    def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0, /) -> None:
         """Write down the times at which a device began and ended the call (0: it runs)."""
         ...
 
-    def ended_on_device(self, ticket: int) -> None:
+    def ended_on_device(self, ticket: int, /) -> None:
         """Write down that a device has ended the call, at an unknown time."""
         ...
 
-    def mark(self, ticket: int, flag: int) -> None:
+    def mark(self, ticket: int, flag: int, /) -> None:
         """Set a bit of the record's ``flags``."""
         ...
 

@@ -21,31 +21,18 @@ from struct import Struct
 from typing import TypeVar
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.box import NO_TICKET, Slot
-from simcoll.blackbox.format import EntryKind, seal
+from simcoll.blackbox.box import Slot
+from simcoll.blackbox.format import EntryKind
 from simcoll.blackbox.header import pack_header
+from simcoll.blackbox.ring import ring_in
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
 from simcoll.core.rank_local import ProcessOwned
-from simcoll.core.record import Group, Source, State, frames_document
+from simcoll.core.record import Group, Source, frames_document
 from simcoll.core.steps import STEP, is_marked
 from simcoll.spec.call import Call
 
 _Interned = TypeVar("_Interned")
 _TIME = Struct("<Q")
-_PACK_SLOT = layout.SLOT.pack_into
-_SLOT_SIZE = layout.SLOT.size
-# Plain numbers: every look at a member of an enum costs.
-_STARTED_STATE, _COMPLETED_STATE = int(State.STARTED), int(State.COMPLETED)
-_TIMES = Struct("<QQQ")
-"""A slot from ``scheduled_ns`` to ``finished_ns``."""
-_RESIGNED = Struct("<IIBBH")
-"""A slot from ``signature`` to ``seal``: both are written at once."""
-_SIGNATURE = layout.offset_of(layout.SLOT_FIELDS, "signature")
-_FLAGS = layout.offset_of(layout.SLOT_FIELDS, "flags")
-_STATE = layout.offset_of(layout.SLOT_FIELDS, "state")
-_SCHEDULED = layout.offset_of(layout.SLOT_FIELDS, "scheduled_ns")
-_STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
-_FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
 _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
 _STEPS = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "steps")
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
@@ -73,10 +60,12 @@ class BlackBoxWriter(ProcessOwned):
     def __init__(self, path: str | Path, *, rank: int, world_size: int, mode: str, records: int | None = None) -> None:
         self.path = Path(path)
         self._slots = slots_wanted() if records is None else _checked(records)
-        self._ring = layout.ring_offset(layout.GROUP_ROWS)
         self._map, self._table = self._create(pack_header(rank, world_size, mode, self._slots))
+        self._ring = ring = ring_in(self._map, self._slots, layout.GROUP_ROWS)
+        # The ring's own methods, without another call in between.
+        self.write, self.advance, self.mark = ring.write, ring.advance, ring.mark
+        self.ran_on_device, self.ended_on_device = ring.ran_on_device, ring.ended_on_device
         self._lock = threading.RLock()
-        self._next = 0
         self._groups = 0
         self._events = 0
         self._signatures: dict[Call, int] = {}
@@ -123,99 +112,12 @@ class BlackBoxWriter(ProcessOwned):
             slot.group, slot.sequence, slot.signature, slot.source, slot.p2p_sequence, slot.state, slot.flags
         )
 
-    def write(
-        self, group: int, sequence: int, signature: int, source: int, p2p_sequence: int, state: State, flags: int
-    ) -> int:
-        """Write down that a call was made; the ticket that comes back names the record in later calls."""
-        if not self._open:
-            return NO_TICKET
-        with self._lock:
-            ticket = self._next
-            offset = self._ring + ticket % self._slots * _SLOT_SIZE
-            if ticket >= self._slots:
-                self._drop(offset)
-            now = time.time_ns()
-            sequence, p2p_sequence = sequence & 0xFFFFFFFF, p2p_sequence & 0xFFFFFFFF
-            _PACK_SLOT(
-                self._map,
-                offset,
-                ticket + 1,
-                group,
-                sequence,
-                p2p_sequence,
-                signature,
-                source,
-                state,
-                flags,
-                seal(group, sequence, p2p_sequence, signature, source),
-                now,
-                now if state == _STARTED_STATE else 0,
-                0,
-                ticket + 1,
-            )
-            self._next = ticket + 1
-            return ticket
-
-    def advance(self, ticket: int, state: State = State.COMPLETED) -> None:
-        """Write down that the call runs (STARTED), or how it ended, unless the ring has passed it since."""
-        if not self._open or ticket < 0:
-            return
-        now = time.time_ns()
-        with self._lock:
-            if ticket + self._slots < self._next:
-                return
-            offset = self._ring + ticket % self._slots * _SLOT_SIZE
-            # The time first: a reader that sees the state then finds its time.
-            _TIME.pack_into(self._map, offset + (_STARTED if state == _STARTED_STATE else _FINISHED), now)
-            self._map[offset + _STATE] = state
-
-    def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
-        """Write down the times at which a device began and ended the call (0: it runs), unless the ring has passed it
-        since, or the end of the call is written down already.
-
-        No call begins before it is made: times that say so, as two clocks may, are put off as a whole.
-        """
-        if not self._open or ticket < 0:
-            return
-        with self._lock:
-            offset = self._ring + ticket % self._slots * _SLOT_SIZE
-            if ticket + self._slots < self._next or self._state(ticket) > _STARTED_STATE:
-                return
-            made = _TIMES.unpack_from(self._map, offset + _SCHEDULED)[0]
-            late = max(made - began_ns, 0)
-            _TIMES.pack_into(self._map, offset + _SCHEDULED, made, began_ns + late, ended_ns and ended_ns + late)
-            self._map[offset + _FLAGS] |= layout.ON_DEVICE
-            self._map[offset + _STATE] = _COMPLETED_STATE if ended_ns else _STARTED_STATE
-
-    def ended_on_device(self, ticket: int) -> None:
-        """Write down that a device has ended the call, unless its end is written down already."""
-        with self._lock:
-            if self._open and ticket >= 0 and self._state(ticket) <= _STARTED_STATE:
-                self.advance(ticket)
-
-    def _state(self, ticket: int) -> int:
-        return self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _STATE]
-
-    def mark(self, ticket: int, flag: int) -> None:
-        """Set a bit of the record's ``flags``, unless the ring has passed it since."""
-        if not self._open or ticket < 0:
-            return
-        with self._lock:
-            if ticket + self._slots >= self._next:
-                self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _FLAGS] |= flag
-
     def resign(self, ticket: int, signature: int) -> None:
         """Give the record another signature, with fields that were not known when the call was made, unless the ring
         has passed it since, or the signature found no room.
         """
-        if not self._open or ticket < 0 or signature == layout.ABSENT:
-            return
-        with self._lock:
-            if ticket + self._slots >= self._next:
-                offset = self._ring + ticket % self._slots * _SLOT_SIZE
-                _, group, sequence, p2p_sequence, _, source, *state = layout.SLOT.unpack_from(self._map, offset)[:8]
-                own = seal(group, sequence, p2p_sequence, signature, source)
-                _RESIGNED.pack_into(self._map, offset + _SIGNATURE, signature, source, *state, own)
+        if signature != layout.ABSENT:
+            self._ring.resign(ticket, signature)
 
     def event(self, kind: str, **data: object) -> None:
         """Write down something else that happened: see :class:`simcoll.core.record.Event` for the kinds and their data.
@@ -250,6 +152,7 @@ class BlackBoxWriter(ProcessOwned):
             return
         with self._lock:
             self._open = False
+            self._ring.close()
             layout.COUNTERS.pack_into(
                 self._map, layout.COUNTERS_OFFSET, self._table.lost, time.time_ns(), 0, self._steps
             )
@@ -266,23 +169,24 @@ class BlackBoxWriter(ProcessOwned):
             self._table.flush()
             return
         with self._lock:
-            filled = self._ring + min(self._next, self._slots) * _SLOT_SIZE
+            filled = layout.ring_offset(layout.GROUP_ROWS) + min(self._ring.next, self._slots) * layout.SLOT.size
             start = bytearray(self._map[:filled])
             entries = self._table.read()
         _TIME.pack_into(start, _DUMPED, time.time_ns())
         with whole_file(path) as fd:
             write_all(fd, start, 0)
-            write_all(fd, entries, self._ring + self._slots * _SLOT_SIZE)
+            write_all(fd, entries, layout.ring_offset(layout.GROUP_ROWS) + self._slots * layout.SLOT.size)
         os.close(fd)
 
     def forked(self) -> None:
         """Write no more: the box is the parent's."""
         self._open = False
+        self._ring.close()
         self._lock = threading.RLock()
 
     def _create(self, header: bytes) -> tuple[mmap.mmap, EntryTable]:
         """The file under its final name with all its space reserved, or nothing at all."""
-        start = self._ring + self._slots * layout.SLOT.size
+        start = layout.ring_offset(layout.GROUP_ROWS) + self._slots * layout.SLOT.size
         try:
             with whole_file(self.path) as fd:
                 reserve(fd, 0, start + layout.TABLE_CHUNK)
@@ -294,20 +198,6 @@ class BlackBoxWriter(ProcessOwned):
             advice = f"a black box takes {need}: choose another folder, free space, or lower SIMCOLL_RECORDS"
             raise BlackBoxError(error.errno, f"{error.strerror or error} ({advice})", str(self.path)) from error
         return mapping, EntryTable(self.path, fd, start)
-
-    def _drop(self, offset: int) -> None:
-        """Keep in the table of groups the numbers of the calls that the ring is about to overwrite."""
-        old = layout.SLOT.unpack_from(self._map, offset)
-        _, group, sequence, p2p_sequence = old[:4]
-        if group >= layout.GROUP_ROWS:
-            return
-        row = layout.PAGE + group * layout.GROUP.size
-        dropped, dropped_p2p, records = layout.GROUP.unpack_from(self._map, row)
-        if p2p_sequence:
-            dropped_p2p = p2p_sequence
-        else:
-            dropped = sequence
-        layout.GROUP.pack_into(self._map, row, dropped, dropped_p2p, records + 1)
 
     def _intern(
         self,

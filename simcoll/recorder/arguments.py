@@ -15,6 +15,7 @@ from typing import TypeGuard
 import torch
 from torch.distributed import ReduceOp
 
+from simcoll.core.native import native
 from simcoll.spec.call import ANY_SOURCE, SPARSE, Buffer, Call
 from simcoll.spec.collectives import METHODS
 from simcoll.spec.table import CollectiveSpec, Kind, Method
@@ -24,6 +25,14 @@ _REDUCE_OP_TYPES = (ReduceOp, ReduceOp.RedOpType)
 _REDUCE_OP_NAMES = {op.value: name.lower() for name, op in ReduceOp.RedOpType.__members__.items() if name != "UNUSED"}
 _NO_TIME = timedelta(0)
 _METHODS = dict(METHODS)  # a proxy of it would take twice as long at every call
+_USUAL = {
+    name: (name, method.buffers, "reduce_op" in spec.agree, "root" in method.integers)
+    for name, (spec, method) in METHODS.items()
+    if not spec.names_absent
+}
+"""What the compiled reader has to know of a method: its roles, and the fields that are read of its options."""
+_calls = native("simcoll.recorder._calls")
+_reader = None if _calls is None else _calls.Reader(torch.Tensor, torch.nn.Parameter, torch.strided, _REDUCE_OP_NAMES)
 _INTEGER_KEYWORDS = {"root": "root", "dstRank": "peer", "srcRank": "peer", "tag": "tag"}
 _BUFFER_KEYWORDS = {
     "tensor": "inout",
@@ -65,6 +74,8 @@ class Arguments:
     """The GPU on which a call without tensors runs, as far as it is known."""
     first_absent_only: bool = False
     """True if only the first of several absent ranks is asked for (monitored_barrier without wait_all_ranks)."""
+    known_key: tuple[object, ...] | None = None
+    """The key, where it was made with the arguments."""
 
     @property
     def timeout(self) -> timedelta | None:
@@ -89,6 +100,8 @@ class Arguments:
     @property
     def key(self) -> tuple[object, ...]:
         """A hashable stand-in for :meth:`call`, cheap to build: calls of equal keys are equal."""
+        if self.known_key is not None:
+            return self.known_key
         key: list[object] = [self.method.name, self.reduce_op, *self.integers.items(), *self.splits.items()]
         for role, tensors in self.tensors.items():
             key.append(role)
@@ -128,6 +141,13 @@ class Arguments:
 def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Arguments:
     """Tell the arguments of the c10d method ``name`` apart; TypeError or ValueError where they are of no known form."""
     spec, method = _METHODS[name]
+    if _reader is not None and not kwargs and name in _USUAL:
+        read = _reader.read(*_USUAL[name], args)
+        if read is not None:
+            tensors, reduce_op, integers, runs_on, key = read
+            return Arguments(
+                spec, method, tensors, reduce_op, integers, {}, None, args[-1], runs_on, not runs_on, None, False, key
+            )
     found = Arguments(spec, method, {}, "sum" if "reduce_op" in spec.agree else None, {}, {})
     if spec.names_absent:
         found.first_absent_only = True

@@ -390,7 +390,7 @@ class GroupLog:
 
         A ``started`` call is given to the backend at once; an ``awaited`` one the thread that makes it waits for.
         """
-        key = arguments.key
+        key = arguments.known_key or arguments.key
         prepared = self._prepared.get(key) or self._prepare(key, arguments)
         flags = arguments.asynchronous * ASYNCHRONOUS | awaited * AWAITED
         entry = self._write(prepared, source, _STARTED if started else _SCHEDULED, flags, claim)

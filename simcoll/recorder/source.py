@@ -12,7 +12,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType, TracebackType
+from typing import Protocol
 
+from simcoll.core.native import native
 from simcoll.core.rank_local import main_thread_of_rank
 from simcoll.core.record import FRAME_LIMIT, UNKNOWN_SOURCE, Source
 from simcoll.core.source_roots import (
@@ -38,22 +40,37 @@ _stacks: dict[tuple[Source, ...], Source] = {}
 _outermost: CodeType | None = None
 
 
+class Site:
+    """A place that makes calls: a chain of frames, each at its instruction, and what follows from the chain alone.
+
+    ``source`` is its line. ``by_torch`` says that torch itself makes the call, and keeps its Work. ``named_later`` is
+    the answer of :func:`~simcoll.wrapper.later_names.named_later`, None before it was asked for.
+    """
+
+    __slots__ = ("by_torch", "named_later", "source")
+
+    def __init__(self, source: Source, *, by_torch: bool) -> None:
+        self.source = source
+        self.by_torch = by_torch
+        self.named_later: bool | None = None
+
+
 class _Frame:
     """A frame in the chains that were seen: frames that called it, by the instruction at which each stood.
 
     ``code`` is told apart by its identity: equal code in two files is equal as a code object, and hashing it is slow.
-    ``twin`` is a frame of other code at the same instruction. ``source`` is the line of a chain that needs no frames
+    ``twin`` is a frame of other code at the same instruction. ``site`` is the place of a chain that needs no frames
     beyond this one, ``ended`` that of a chain that has no more.
     """
 
-    __slots__ = ("callers", "code", "ended", "source", "twin")
+    __slots__ = ("callers", "code", "ended", "site", "twin")
 
     def __init__(self, code: CodeType | None) -> None:
         self.code = code
         self.callers: dict[int, _Frame] = {}
         self.twin: _Frame | None = None
-        self.source: Source | None = None
-        self.ended: Source | None = None
+        self.site: Site | None = None
+        self.ended: Site | None = None
 
     def of(self, code: CodeType) -> _Frame:
         """The twin that is of this code; raises KeyError where there is none."""
@@ -77,7 +94,65 @@ class _Frame:
         return known
 
 
-_innermost = _Frame(None)
+class Chains(Protocol):
+    """The places that were seen, by the frames of their chains."""
+
+    def find(self, frame: FrameType | None = None, /) -> Site | None:
+        """The place of a frame's chain, None where it was not seen before.
+
+        Without a frame the chain begins at the caller of the function that asks.
+        """
+        ...
+
+    def add(self, frames: list[FrameType], site: Site, ended: bool, /) -> None:
+        """Have a chain of frames, innermost first, found as ``site``; ``ended`` says that it has no further frame."""
+        ...
+
+
+class PlainChains:
+    """:class:`Chains` in Python; ``_calls.c`` has its twin."""
+
+    def __init__(self) -> None:
+        self._innermost = _Frame(None)
+
+    def find(self, frame: FrameType | None = None, /) -> Site | None:
+        """The place of a frame's chain, None where it was not seen before."""
+        if frame is None:
+            frame = sys._getframe(2)
+        known = self._innermost
+        try:
+            while True:
+                known = known.callers[frame.f_lasti]
+                if known.code is not frame.f_code:
+                    known = known.of(frame.f_code)
+                if known.site is not None:
+                    return known.site
+                back = frame.f_back
+                if back is None:
+                    return known.ended
+                frame = back
+        except KeyError:
+            return None
+
+    def add(self, frames: list[FrameType], site: Site, ended: bool, /) -> None:
+        """Have a chain of frames, innermost first, found as ``site``."""
+        known = self._innermost
+        for frame in frames:
+            known = known.called_by(frame)
+        if ended:
+            known.ended = site
+        else:
+            known.site = site
+
+
+def _no_chains() -> Chains:
+    compiled = native("simcoll.recorder._calls")
+    chains: Chains = PlainChains() if compiled is None else compiled.Chains()
+    return chains
+
+
+_known_chains = _no_chains()
+_find = _known_chains.find
 _chains = 0
 
 
@@ -90,8 +165,9 @@ def program_begins(code: CodeType) -> None:
 
 def forget_chains() -> None:
     """Forget all chains of frames and their lines."""
-    global _innermost, _chains
-    _innermost, _chains = _Frame(None), 0
+    global _known_chains, _find, _chains
+    _known_chains, _chains = _no_chains(), 0
+    _find = _known_chains.find
     _stacks.clear()
 
 
@@ -114,9 +190,8 @@ _PUBLIC = ("distributed_c10d.py", "c10d_logger.py", "overrides.py")
 _hands_on: dict[str, bool | None] = {}
 
 
-def made_by_torch() -> bool:
-    """True if torch itself makes the call that is being made, and keeps its Work."""
-    frame: FrameType | None = sys._getframe(1)
+def _made_by_torch(innermost: FrameType) -> bool:
+    frame: FrameType | None = innermost
     while frame is not None:
         file = frame.f_code.co_filename
         if file not in _hands_on:
@@ -140,46 +215,30 @@ def _is_torchs(filename: str) -> bool | None:
 
 def current_source() -> Source:
     """The user's line that runs now, in this thread or else in the main thread (for calls from C++ threads)."""
-    source = _source_at(sys._getframe(1))
-    if source is UNKNOWN_SOURCE and (main := main_thread_of_rank()) is not None:
+    return current_site().source
+
+
+def current_site() -> Site:
+    """The place that makes a call now, in this thread; its line is the main thread's where this one has none."""
+    site = _find() or _look(sys._getframe(1))
+    if site.source is UNKNOWN_SOURCE and (main := main_thread_of_rank()) is not None:
         frame = sys._current_frames().get(main)
-        source = UNKNOWN_SOURCE if frame is None else _source_at(frame)
-    return source
+        if frame is not None:
+            site = Site((_find(frame) or _look(frame)).source, by_torch=site.by_torch)
+    return site
 
 
-def _source_at(innermost: FrameType) -> Source:
-    known, frame = _innermost, innermost
-    try:
-        while True:
-            known = known.callers[frame.f_lasti]
-            if known.code is not frame.f_code:
-                known = known.of(frame.f_code)
-            if known.source is not None:
-                return known.source
-            back = frame.f_back
-            if back is None:
-                return known.ended or _look(innermost)
-            frame = back
-    except KeyError:
-        return _look(innermost)
-
-
-def _look(innermost: FrameType) -> Source:
-    """The line of a chain of frames that was not seen before; it is kept as long as there are not too many."""
+def _look(innermost: FrameType) -> Site:
+    """The place of a chain of frames that was not seen before; it is kept as long as there are not too many."""
     global _chains
+    by_torch = _made_by_torch(innermost)
     if _chains >= _CHAINS:
-        return _line_at(innermost)
+        return Site(_line_at(innermost), by_torch=by_torch)
     frames = list(_chain(innermost))
-    source = _stack_of((frame.f_code, frame.f_lineno) for frame in frames)
-    known = _innermost
-    for frame in frames:
-        known = known.called_by(frame)
-    if frames[-1].f_back is None:
-        known.ended = source
-    else:
-        known.source = source
+    site = Site(_stack_of((frame.f_code, frame.f_lineno) for frame in frames), by_torch=by_torch)
+    _known_chains.add(frames, site, frames[-1].f_back is None)
     _chains += 1
-    return source
+    return site
 
 
 def _chain(innermost: FrameType) -> Iterator[FrameType]:

@@ -29,7 +29,7 @@ from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.failures import report_change, report_overlap
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
-from simcoll.recorder.source import made_by_torch
+from simcoll.recorder.source import Site, current_site
 from simcoll.spec.table import Kind
 from simcoll.wrapper.call_memory import Memory, Part, Region, Watched, memory_of
 from simcoll.wrapper.later_names import named_later
@@ -71,7 +71,7 @@ class Flight:
         "since",
     )
 
-    def __init__(self, flights: Flights, entry: Entry, memory: Memory) -> None:
+    def __init__(self, flights: Flights, entry: Entry, site: Site, memory: Memory) -> None:
         self.entry = entry
         self.regions = memory.regions
         self.since = flights.waits
@@ -81,7 +81,7 @@ class Flight:
         self._queued = False
         self._told = False
         self._written = memory.written
-        self._named_later = bool(memory.written) and named_later(memory.written)
+        self._named_later = bool(memory.written) and named_later(site, memory.written)
         self._watched = memory.watched
         self._arriving: list[Watched] = []
         self._parts = memory.parts
@@ -133,22 +133,26 @@ class Flight:
     def awaited(self) -> None:
         """Note that a thread begins to wait for it: the last moment at which a write to what it sends can be seen."""
         self.looked_at()
-        self.end()
+        self._watched, self._parts = [], []
+        self._flights.remove(self)
 
     def arrived(self) -> None:
         """Note that its end has been observed: the backend counts no version of a result any more."""
-        if not self.shared and any(watched.changed() for watched in self._arriving):
-            report_change(self.entry, known=False)
-        self._arriving = []
+        if self._arriving:
+            arriving, self._arriving = self._arriving, []
+            if not self.shared and any(watched.changed() for watched in arriving):
+                report_change(self.entry, known=False)
 
     def looked_at(self) -> None:
         """Note that a thread waits for it, and may give up: a write to its buffers so far can be seen."""
-        self._flights.before_a_wait()
+        self._flights.before_a_wait(self)
         self._arriving = []
-        if self.open:
-            self._arriving = [watched for watched in self._watched if watched.counts]
+        if self._flights.waits == self.since or self.running:
+            if self.entry.prepared.use.counts:
+                self._arriving = [watched for watched in self._watched if watched.counts]
             # The worker may launch it meanwhile.
-            self._check(known=self._queued, parts=[part for part in self._parts if not part.receives])
+            parts = self._parts and [part for part in self._parts if not part.receives]
+            self._check(known=self._queued, parts=parts)
 
     def others_waited_for(self) -> None:
         """Note that a thread begins to wait, for the first time since the call: that may imply the end of this one."""
@@ -166,10 +170,12 @@ class Flight:
         self._parts = [part for part in self._parts if not part.receives]
 
     def _check(self, *, known: bool, parts: Sequence[Part], inputs: bool = True) -> None:
-        watched = [] if self.shared else [one for one in self._watched if inputs or not one.sent]
-        changed = [one for one in watched if one.changed()]
-        sent = any(one.sent for one in changed)
-        sent = sent or (not self.overlapped and any(part.changed() for part in parts))
+        changed = sent = False
+        for one in () if self.shared else self._watched:
+            if (inputs or not one.sent) and one.changed():
+                changed, sent = True, sent or one.sent
+        if parts and not sent and not self.overlapped:
+            sent = any(part.changed() for part in parts)
         if changed or sent:
             self._watched, self._arriving, self._parts = [], [], []
             report_change(self.entry, known=known and sent)
@@ -206,26 +212,35 @@ class Flights(ProcessOwned):
         """The calls are the parent's; a Work that the child drops finds none, and a lock that is free."""
         self._begin()
 
-    def open(self, entry: Entry, arguments: Arguments, *, parts: bool = False) -> Flight | None:
+    def open(self, entry: Entry, arguments: Arguments, site: Site, *, parts: bool = False) -> Flight | None:
         """Note that a call was made whose Work goes to the program; None where there is no memory to watch.
 
         ``parts`` has writes seen in parts of storages too, which costs two looks at the sent data.
         """
-        self.look_after()
+        if self._orphans:
+            self.look_after()
         memory = _memory(entry, arguments, parts=parts)
         if not memory.regions:
             return None
-        flight = Flight(self, entry, memory)
+        flight = Flight(self, entry, site, memory)
         if self._by_storage:
             self._meet(entry, memory.regions, flight)
         with self._lock:
-            for storage in {region.storage for region in memory.regions}:
-                self._by_storage.setdefault(storage, []).append(flight)
+            for region in memory.regions:
+                members = self._by_storage.setdefault(region.storage, [])
+                # A call may use several parts of one storage.
+                if not members or members[-1] is not flight:
+                    members.append(flight)
         self._unwaited[id(flight)] = flight
         return flight
 
-    def before_a_wait(self) -> None:
-        """Note that a thread begins to wait for the end of a call: writes to buffers of others can still be seen."""
+    def before_a_wait(self, waited: Flight | None = None) -> None:
+        """Note that a thread begins to wait for the end of a call: writes to buffers of others can still be seen.
+
+        The ``waited`` call looks at its own buffers itself.
+        """
+        if waited is not None:
+            self._unwaited.pop(id(waited), None)
         if self._unwaited:
             unwaited, self._unwaited = self._unwaited, {}
             for flight in [*unwaited.values()]:
@@ -233,7 +248,7 @@ class Flights(ProcessOwned):
 
     def pass_by(self, entry: Entry, arguments: Arguments) -> None:
         """Note a call that cannot be left open; costs nothing while none is open."""
-        if not entry.asynchronous:
+        if self._unwaited and not entry.asynchronous:
             self.before_a_wait()
         if self._orphans:
             self.look_after()
@@ -244,12 +259,14 @@ class Flights(ProcessOwned):
         """Forget a call."""
         self._unwaited.pop(id(flight), None)
         with self._lock:
-            for storage in {region.storage for region in flight.regions}:
-                others = [other for other in self._by_storage.get(storage, ()) if other is not flight]
-                if others:
-                    self._by_storage[storage] = others
+            for region in flight.regions:
+                members = self._by_storage.get(region.storage, ())
+                alone = len(members) == 1 and members[0] is flight
+                # Another list: one that somebody goes through must stay as it is.
+                if not alone and (others := [other for other in members if other is not flight]):
+                    self._by_storage[region.storage] = others
                 else:
-                    self._by_storage.pop(storage, None)
+                    self._by_storage.pop(region.storage, None)
 
     def orphaned(self, entry: Entry, written: list[weakref.ref[torch.Tensor]], *, named_later: bool) -> None:
         """Note that a call's Work was dropped before it was waited for.
@@ -315,7 +332,7 @@ class Flights(ProcessOwned):
                 other.overlapped = True
                 if flight is not None:
                     flight.overlapped = True
-            if overlaps and other.open and not _in_order(entry, other.entry) and not made_by_torch():
+            if overlaps and other.open and not _in_order(entry, other.entry) and not current_site().by_torch:
                 both = any(mine.writes and its.writes for mine, its in overlaps)
                 report_overlap(entry, other.entry, both_write=both, running=other.running)
 
@@ -341,7 +358,7 @@ def _nothing() -> None:
 
 def _memory(entry: Entry, arguments: Arguments, *, parts: bool = False) -> Memory:
     """Returns the memory of a call; none where a tensor's kind does not state it: a call must not fail for that."""
-    use = entry.use
+    use = entry.prepared.use
     try:
         sends = use.sends and not use.copies
         return memory_of(arguments.tensors, writes=use.writes, sends=sends, counts=use.counts, parts=parts)

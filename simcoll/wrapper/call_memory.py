@@ -162,27 +162,29 @@ def memory_of(
             if not has_memory(tensor):
                 continue
             storage = tensor.untyped_storage()
-            address = storage._cdata
-            memory.regions.append(region_of(tensor, address, writes=written))
+            address, size = storage._cdata, tensor.nbytes
+            fills = size == storage.nbytes()
+            if fills and tensor.is_contiguous():
+                memory.regions.append(Region(address, 0, size, True, (), written))
+            else:
+                memory.regions.append(region_of(tensor, address, writes=written))
+            # A tensor of inference mode has no version.
+            fills = fills and not tensor.is_inference()
             if written:
                 memory.written.append(weakref.ref(tensor))
             sent = sends and role != "outputs" and address not in outputs
             if role == "outputs":
                 outputs.add(address)
-            if not sent and written and counts is not None and _fills(tensor, storage):
+            if not sent and written and counts is not None and fills:
                 # A tensor that stands in a list several times gets as many results.
                 times = counts if often is None else counts * often[id(tensor)]
                 memory.watched.append(Watched.of(tensor, times, sent=False))
             elif sent:
-                if _fills(tensor, storage):
+                if fills:
                     # Of what a call sends and receives alike the backend counts nothing.
                     memory.watched.append(Watched.of(tensor, 0, sent=True))
-                elif parts and tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes <= _MOST_BYTES:
-                    place, size = tensor.data_ptr(), tensor.nbytes
+                elif parts and tensor.is_cpu and tensor.is_contiguous() and size <= _MOST_BYTES:
+                    place = tensor.data_ptr()
                     part = Part(storage, _extent(storage), place, size, _contents(place, size), written)
                     memory.parts.append(part)
     return memory
-
-
-def _fills(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
-    return tensor.nbytes == storage.nbytes() and not tensor.is_inference()

@@ -1,6 +1,6 @@
 """Finds out whether the lines that made a call go on to use its result, by the code of their functions.
 
-A function that names a tensor again after the running instruction is taken to read it. Each place in the program is
+A function that names a tensor again after the running instruction is taken to read it. Each place of the program is
 looked at once.
 """
 
@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from simcoll.recorder.source import is_program
+from simcoll.recorder.source import Site, is_program
 
 _FRAMES = 4
 """So many functions of the program, innermost first, are looked at."""
@@ -22,13 +22,18 @@ _FRAMES = 4
 _MOST_PLACES = 4096
 _LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_FAST_BORROW"})
 
-_Place = tuple[CodeType, int]
+_known: dict[tuple[tuple[CodeType, int], ...], bool] = {}
+"""The answers by the functions looked at, for sites that are not kept."""
 
-_known: dict[tuple[_Place, ...], bool] = {}
+
+def named_later(site: Site, tensors: Sequence[weakref.ref[torch.Tensor]]) -> bool:
+    """True if a function of the program that is running now, at ``site``, names one of these tensors again."""
+    if site.named_later is None:
+        site.named_later = _look(tensors)
+    return site.named_later
 
 
-def named_later(tensors: Sequence[weakref.ref[torch.Tensor]]) -> bool:
-    """True if a function of the program that is running now names one of these tensors again."""
+def _look(tensors: Sequence[weakref.ref[torch.Tensor]]) -> bool:
     frames = _program_frames()
     key = tuple((frame.f_code, frame.f_lasti) for frame in frames)
     if (known := _known.get(key)) is not None:
@@ -42,7 +47,7 @@ def named_later(tensors: Sequence[weakref.ref[torch.Tensor]]) -> bool:
 
 def _program_frames() -> list[FrameType]:
     found: list[FrameType] = []
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(3)
     while frame is not None and len(found) < _FRAMES:
         if is_program(frame):
             found.append(frame)

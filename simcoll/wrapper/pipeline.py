@@ -27,7 +27,7 @@ from simcoll.proof.p2p_channel import Posted
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry, GroupLog
-from simcoll.recorder.source import current_source, made_by_torch
+from simcoll.recorder.source import Site, current_site, current_source
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import Flight, flights, watches
@@ -67,9 +67,9 @@ class Pipeline:
         """
         raise NotImplementedError
 
-    def _follow(self, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool) -> Work | None:
+    def _follow(self, entry: Entry, arguments: Arguments, launch: Launch, site: Site, coalescing: bool) -> Work | None:
         """Launch a call at once; the program waits for the Work that it gets."""
-        flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
+        flight = watch(entry, arguments, site, coalescing, parts=self.watches_parts)
         inner = self._launch(entry, arguments, launch, flight)
         if flight is not None and (before_it_runs := getattr(inner, "before_it_runs", None)) is not None:
             # The Work of a backend that says when all ranks have come.
@@ -185,29 +185,29 @@ class RecordedPipeline(Pipeline):
 
     def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
         """Record a call and launch it; one that says that it is synchronous is waited for here."""
-        source, claim = current_source(), take_claim(self._log.group.name)
+        site, claim = current_site(), take_claim(self._log.group.name)
         if arguments.synchronous and not coalescing:
-            entry = self._log.begin(arguments, source, claim, started=True, awaited=True)
+            entry = self._log.begin(arguments, site.source, claim, started=True, awaited=True)
             self._flights.pass_by(entry, arguments)
             return self._wait(entry, self._launch(entry, arguments, launch))
-        entry = self._log.begin(arguments, source, claim, started=True)
-        return self._follow(entry, arguments, launch, coalescing)
+        entry = self._log.begin(arguments, site.source, claim, started=True)
+        return self._follow(entry, arguments, launch, site, coalescing)
 
 
-def watch(entry: Entry, arguments: Arguments, coalescing: bool, *, parts: bool) -> Flight | None:
+def watch(entry: Entry, arguments: Arguments, site: Site, coalescing: bool, *, parts: bool) -> Flight | None:
     """Watch the memory of a call until the program has waited for it; None where that is not for the program to do.
 
     ``parts`` has writes seen in parts of storages too.
     """
     watched = flights.here
-    if not watches(arguments):
+    if not arguments.asynchronous and not watches(arguments):
         watched.pass_by(entry, arguments)
         return None
-    if coalescing or made_by_torch():
+    if coalescing or site.by_torch:
         entry.handed_on()
         watched.pass_by(entry, arguments)
         return None
-    return watched.open(entry, arguments, parts=parts)
+    return watched.open(entry, arguments, site, parts=parts)
 
 
 def recorded(
@@ -257,14 +257,16 @@ class BackgroundPipeline(Pipeline):
             # A group that is merely dropped leaves no thread behind.
             weakref.finalize(self, one.abandon).atexit = False
 
-    def _post_and_launch(self, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool) -> Work | None:
+    def _post_and_launch(
+        self, entry: Entry, arguments: Arguments, launch: Launch, site: Site, coalescing: bool
+    ) -> Work | None:
         """Launch a send or receive, whose ends are compared in the background."""
         backend = self._log.backend(arguments.device)
         channel = 0 if backend is None else backend.channel(entry.call.tag, batched=coalescing)
         posted = None if self._post is None else self._post.post(entry, channel)
         if posted is not None and not self._admits(posted, arguments, coalescing):
             return None
-        flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
+        flight = watch(entry, arguments, site, coalescing, parts=self.watches_parts)
         taken = False
         try:
             inner = self._launch(entry, arguments, launch, flight)
@@ -321,16 +323,16 @@ class CheckedPipeline(BackgroundPipeline):
         """Launch a call and hand it to the background; raises an error that the background has found before."""
         if not coalescing:
             PENDING_ERRORS.raise_due()
-        source, claim = current_source(), take_claim(self._log.group.name)
+        site, claim = current_site(), take_claim(self._log.group.name)
         waits = arguments.synchronous and not coalescing
-        entry = self._log.begin(arguments, source, claim, started=True, awaited=waits)
+        entry = self._log.begin(arguments, site.source, claim, started=True, awaited=waits)
         if arguments.spec.kind is Kind.POINT_TO_POINT:
-            return self._post_and_launch(entry, arguments, launch, coalescing)
+            return self._post_and_launch(entry, arguments, launch, site, coalescing)
         flight = None
         if waits:
             self._flights.pass_by(entry, arguments)
         else:
-            flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
+            flight = watch(entry, arguments, site, coalescing, parts=self.watches_parts)
         blocks = arguments.spec.names_absent
         if blocks:
             self._checker.add((entry, get_ident()))

@@ -27,7 +27,7 @@ from simcoll.proof.queue import ProofQueue
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry, GroupLog
-from simcoll.recorder.source import current_source
+from simcoll.recorder.source import Site, current_site
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import flights
 from simcoll.wrapper.ddp import take_claim
@@ -67,15 +67,16 @@ class ProvedPipeline(BackgroundPipeline):
         """Prove a call and launch it; one that is synchronous and has to be waited for is waited for here."""
         if self._checkers and not coalescing:
             PENDING_ERRORS.raise_due()
-        begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
+        site = current_site()
+        begin = partial(self._log.begin, arguments, site.source, take_claim(self._log.group.name))
         if self._closed and self._pid == os.getpid():
             # The side channel is gone. Some backends would run the call.
             begin().finished(State.REJECTED)
             raise RuntimeError(f"process group {self._log.group.name} was destroyed on this rank before this call")
         if arguments.spec.kind is Kind.POINT_TO_POINT:
-            return self._run_message(begin, arguments, launch, coalescing)
+            return self._run_message(begin, arguments, launch, site, coalescing)
         if arguments.asynchronous:
-            return self._enqueue(begin, arguments, launch)
+            return self._enqueue(begin, arguments, launch, site)
         turn = turn_on(arguments.on)
         entry = self._queue.join(partial(begin, awaited=True), bool if turn is None else turn.take)
         try:
@@ -91,14 +92,14 @@ class ProvedPipeline(BackgroundPipeline):
         PENDING_ERRORS.raise_due()
         return self._wait(entry, inner)
 
-    def _enqueue(self, begin: Callable[[], Entry], arguments: Arguments, launch: Launch) -> Work:
+    def _enqueue(self, begin: Callable[[], Entry], arguments: Arguments, launch: Launch, site: Site) -> Work:
         works: list[QueuedWork] = []
         backend, turn = self._log.backend(arguments.device), turn_on(arguments.on)
         as_caller = as_called(arguments, backend)
         end_profile = profiled(arguments, backend)
 
         def enqueue(entry: Entry) -> None:
-            flight = watch(entry, arguments, False, parts=self.watches_parts)
+            flight = watch(entry, arguments, site, False, parts=self.watches_parts)
             works.append(work := QueuedWork(entry, self._futures, flight, arguments.on))
             launched = launch if flight is None else flight.launching(launch)
             # On the stream of the launch too: the mark of its beginning.
@@ -157,18 +158,18 @@ class ProvedPipeline(BackgroundPipeline):
         return start()
 
     def _run_message(
-        self, begin: Callable[..., Entry], arguments: Arguments, launch: Launch, coalescing: bool
+        self, begin: Callable[..., Entry], arguments: Arguments, launch: Launch, site: Site, coalescing: bool
     ) -> Work | None:
         """Launch a send or receive: compared here if its other end has come, or else later."""
         if self._post is not None and arguments.device in self._post.devices:
             launch = partial(_in_turn, arguments, launch)
-            return self._post_and_launch(begin(started=True), arguments, launch, coalescing)
+            return self._post_and_launch(begin(started=True), arguments, launch, site, coalescing)
         if self._messages is not None:
-            return self._meet_and_launch(self._messages, begin(), arguments, launch, coalescing)
-        return self._follow(begin(started=True), arguments, launch, coalescing)
+            return self._meet_and_launch(self._messages, begin(), arguments, launch, site, coalescing)
+        return self._follow(begin(started=True), arguments, launch, site, coalescing)
 
     def _meet_and_launch(
-        self, messages: Messages, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool
+        self, messages: Messages, entry: Entry, arguments: Arguments, launch: Launch, site: Site, coalescing: bool
     ) -> Work | None:
         """A message judged here if its other end has come, or else when it is done."""
         try:
@@ -176,7 +177,7 @@ class ProvedPipeline(BackgroundPipeline):
         except CollectiveMismatchError:
             entry.finished(State.FAILED)
             raise
-        flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
+        flight = watch(entry, arguments, site, coalescing, parts=self.watches_parts)
         entry.started()
         try:
             inner = self._launch(entry, arguments, launch, flight)

@@ -113,9 +113,9 @@ class RecordedWork(Work):
 
     def _begin_wait(self) -> None:
         self._entry.awaited()
-        if self._flight is not None:
-            self._flight.awaited()
-            self._landing, self._flight = self._flight, None
+        if (flight := self._flight) is not None:
+            flight.awaited()
+            self._landing, self._flight = flight, None
 
     def _look_in(self) -> None:
         """Begin a wait that may give up: the call is in flight until one has seen its end."""
@@ -129,7 +129,8 @@ class RecordedWork(Work):
         landing, self._landing = self._landing, None
         if landing is not None:
             landing.arrived()
-        self._end_flight()
+        if self._flight is not None:
+            self._end_flight()
 
     def _end_flight(self) -> None:
         if self._flight is not None:
@@ -191,8 +192,8 @@ class RecordedWork(Work):
     def _ended(self) -> None:
         """Write down that it ended well."""
         self._note_source()
-        check, self._check = self._check, None
-        if check is not None:
+        if (check := self._check) is not None:
+            self._check = None
             try:
                 check()
             except CollectiveMismatchError:

@@ -17,6 +17,7 @@ from simcoll.blackbox.format import HANDED_ON, LET_GO  # noqa: E402
 from simcoll.core.record import Group, Source  # noqa: E402
 from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.recorder.recorder import Entry, GroupLog, Recorder  # noqa: E402
+from simcoll.recorder.source import current_site, forget_chains  # noqa: E402
 from simcoll.wrapper.async_checks import Flight, Flights  # noqa: E402
 from simcoll.wrapper.pipeline import RecordedPipeline  # noqa: E402
 
@@ -47,7 +48,7 @@ class Program:
     def call(self, method: str, *args: Any, log: GroupLog | None = None, parts: bool = False, **kwargs: Any) -> Flight:
         found = arguments(method, args, kwargs)
         entry = (log or self.log).begin(found, Source("train.py", len(self.works) + 1, "step"))
-        flight = self.flights.open(entry, found, parts=parts)
+        flight = self.flights.open(entry, found, current_site(), parts=parts)
         assert flight is not None
         self.works.append(Work())
         flight.follow(self.works[-1])
@@ -332,7 +333,7 @@ def test_what_does_not_overlap_is_silent(program: Program, pair: Any) -> None:
     x = torch.ones(10)
     for method, *args in pair(x):
         found = arguments(method, args, {})
-        program.flights.open(program.log.begin(found, Source("train.py", 1, "step")), found)
+        program.flights.open(program.log.begin(found, Source("train.py", 1, "step")), found, current_site())
     assert program.noted("overlap") == []
 
 
@@ -378,6 +379,32 @@ def test_a_result_that_went_with_its_work_needs_no_wait(program: Program, held: 
     assert int(flags[0]) == (LET_GO if own else LET_GO | HANDED_ON)
 
 
+def test_callers_of_one_helper_are_told_apart_where_no_more_places_are_kept(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: list[Any] = []
+
+    def drops() -> None:
+        x = torch.ones(4)
+        backend.append(x)
+        program.call("allreduce", [x]).dropped()
+
+    def reads_later() -> float:
+        x = torch.ones(4)
+        backend.append(x)
+        program.call("allreduce", [x]).dropped()
+        return float(x[0])
+
+    forget_chains()
+    monkeypatch.setattr("simcoll.recorder.source._CHAINS", 0)
+    for make in (reads_later, drops, reads_later):
+        make()
+    backend.clear()
+    program.flights.look_after(last=True)
+    flags = read_black_box(program.folder / "rank00000.simcoll").slots["flags"]
+    assert [int(flag) for flag in flags] == [LET_GO, LET_GO | HANDED_ON, LET_GO]
+
+
 def test_waiting_for_the_device_is_waiting(program: Program) -> None:
     x = torch.ones(4)
     program.call("allreduce", [x])
@@ -414,10 +441,10 @@ def test_a_tensor_that_cannot_say_where_it_lies_is_not_watched(
     def refuse(*arguments: object, **options: object) -> None:
         raise RuntimeError("no storage")
 
-    monkeypatch.setattr("simcoll.wrapper.call_memory.region_of", refuse)
+    monkeypatch.setattr("simcoll.wrapper.call_memory.has_memory", refuse)
     found = arguments("allreduce", ([torch.ones(4)],), {})
     entry = program.log.begin(found, Source("train.py", 1, "step"))
-    assert program.flights.open(entry, found) is None
+    assert program.flights.open(entry, found, current_site()) is None
 
 
 def test_a_call_that_the_backend_refused_uses_no_memory(program: Program) -> None:
