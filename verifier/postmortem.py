@@ -30,6 +30,7 @@ from simcoll.verifier.halts.inferred import stall_of_records
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.membership import calls_of_outsiders
 from simcoll.verifier.values.unchecked import unchecked_notes
+from simcoll.verifier.views.call_sites import with_call_sites
 from simcoll.verifier.views.notes import notes_of_records, with_unknown
 from simcoll.verifier.views.steps import with_steps
 from simcoll.verifier.views.summary import summarise
@@ -63,7 +64,8 @@ def judge(
     told = with_texts(with_divergence(explained(job) if known else (), columns), traces)
     ran = ran_by(traces)
     told = with_partings_of_messages(with_partings(told, ran), traces, ran)
-    findings = with_steps(with_unknown(with_partings_of_exceptions(told, traces), traces), traces)
+    told = with_call_sites(with_partings_of_exceptions(told, traces), traces)
+    findings = with_steps(with_unknown(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)
     world_size = max([trace.world_size for trace in traces] + [len(job.launched)])

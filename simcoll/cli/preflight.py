@@ -36,6 +36,8 @@ _RESERVED = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``preflight`` to its parser."""
+    # argparse looks for abbreviations among the script's own options too.
+    parser.allow_abbrev = False
     parser.add_argument("--world-size", metavar="N", type=int, help="how many ranks (default: the topology's)")
     parser.add_argument(
         "--ranks", metavar="LIST|auto", default="auto", help="ranks to run, such as 0-3,8 (default: auto, all up to 64)"

@@ -171,7 +171,7 @@ class Separate:
 
 
 def _is_uniform(tensor: torch.Tensor) -> bool:
-    """True if all elements are one value, as of a call that only tries whether the backend has it: order is no matter."""
+    """True if all elements are one value: such a call only tries whether the backend has it, and order is no matter."""
     with torch.no_grad():
         return bool((tensor == tensor.flatten()[0]).all())
 

@@ -133,6 +133,7 @@ def test_the_versions_of_all_as_a_document(arguments, capsys):
         (("run",), "no script given"),
         (("run", "--mode"), "--mode needs a value"),
         (("run", "--mode", "loud", "x.py"), "unknown mode 'loud'"),
+        (("preflight", "--world-size", "2", "no-such.py", "--n", "3", "--s"), "no-such.py"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(capsys, arguments, text):

@@ -28,6 +28,11 @@ def reduction(op: str = "sum") -> Call:
     return Call("all_reduce", "allreduce", TENSORS, TENSORS, reduce_op=op)
 
 
+def counted(elements: int) -> Call:
+    sizes = (Buffer((elements,), "int64"),)
+    return Call("broadcast", "broadcast", sizes, sizes, root=0)
+
+
 def record(sequence: int, call: Call | None = None, *, line: int = 41, state: State = State.COMPLETED) -> Record:
     at = sequence * SECOND
     finished = at + 10 if state is State.COMPLETED else 0
@@ -365,6 +370,21 @@ def test_an_exception_right_after_a_mismatched_call_that_completed_is_its_conseq
         for rank in range(RANKS)
     ]
     assert codes(judge(traces, LaunchOutcome({2: RankExit(1, 10 * SECOND)}))) == ["SC104"]
+
+
+@pytest.mark.parametrize(("line", "expected"), [(7, ["SC102"]), (50, ["SC102", "SC601"])])
+def test_a_function_on_objects_fails_by_its_own_mismatched_call(line: int, expected: list[str]) -> None:
+    """It sends sizes, and then what they say: the second call completes, and the text that arrived is none."""
+    source = Source("train.py", 7, "main")
+    traces = [
+        trace(
+            rank,
+            [replace(record(1, counted(2 + (rank == 2))), source=source), record(2)],
+            *([raised(9, "EOFError", "Ran out of input", line=line, api="broadcast_object_list")] if rank == 2 else []),
+        )
+        for rank in range(RANKS)
+    ]
+    assert codes(judge(traces, LaunchOutcome({2: RankExit(1, 10 * SECOND)}))) == expected
 
 
 @pytest.mark.parametrize(("rule", "code"), [(WORK_NEVER_WAITED, 3), (BUFFERS_OVERLAP, 3), (STRAGGLER, 0)])

@@ -131,19 +131,28 @@ def frames_shown(sides: Sequence[Side], source: Source) -> list[Shown]:
     A line that other sides have as well is a helper's: its first caller that they do not have leads, if it is the
     user's own code. Else the line leads, followed by what tells it from others, callers or packages. Where neither
     does, or the line alone, its callers follow up to the first in another file: the line may be a helper's. Of a line
-    that stands alone its caller is shown in any file, unless that is the program's outermost.
+    that stands alone its caller is shown in any file, unless that is the program's outermost. Where that leaves none,
+    those follow that tell the call from others of its line.
     """
     lines = [stated.source for side in sides for stated in side.sources if stated.source.file]
     others = [other for other in lines if _place(other) == _place(source)]
-    callers = max(_first_apart(source.callers, other.callers) for other in [*others, source])
+    callers = callers_apart(source, others)
     if callers and kind_of(source.callers[callers - 1].file) == OWN:
         *inner, first = (source, *source.callers[:callers])
         return [Shown("at", first), *(Shown("into", frame) for frame in reversed(inner))]
     alone = all(other is source for other in lines)
     around = _packages_apart(source, others) if not callers and not alone else []
     if not around:
-        around = [Shown("from", frame) for frame in source.callers[: callers or _helpers(source, alone=alone)]]
+        stated = (one.callers for side in sides for one in side.sources if one.source == source)
+        count = callers or _helpers(source, alone=alone) or max(stated, default=0)
+        around = [Shown("from", frame) for frame in source.callers[:count]]
     return [Shown("at", source), *around]
+
+
+def callers_apart(source: Source, others: Sequence[Source]) -> int:
+    """The number of callers of a line that tell it from all of these of the same line; 0 where none does."""
+    alike = [other for other in others if _place(other) == _place(source)]
+    return max((_first_apart(source.callers, other.callers) for other in alike), default=0)
 
 
 def _packages_apart(source: Source, others: Sequence[Source]) -> list[Shown]:

@@ -194,10 +194,14 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankSource:
-    """The line from which one rank (global) made its call."""
+    """The line from which one rank (global) made its call.
+
+    ``callers`` of it tell the call from others that the rank made at this line; 0 if there are none, or not known.
+    """
 
     rank: int
     source: Source
+    callers: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,9 +131,9 @@ def own_failure(job: Job, *, explained: bool = False, victims: Collection[int] =
 def _follows_mismatch(job: Job, failure: Failure) -> bool:
     """True if the rank failed at a mismatch, or in handling it.
 
-    An exception is its consequence where the rank completed no collective in between, none after the mismatched one, or
-    where the mismatch lasts; an exit code is one where the rank took part at all: a program that has caught the error
-    ends so.
+    An exception is its consequence where the rank completed no collective in between, none after the mismatched one,
+    where the function that fails had made it, or where the mismatch lasts; an exit code is one where the rank took part
+    at all: a program that has caught the error ends so.
     """
     if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False
@@ -142,10 +142,19 @@ def _follows_mismatch(job: Job, failure: Failure) -> bool:
     if any(one.lasting and failure.rank in one.finding.ranks for one in job.mismatches):
         return True
     last = job.last.get(failure.rank)
-    if last is not None and _is_mismatched(job, last):
+    if (last is not None and _is_mismatched(job, last)) or _is_of_mismatched(job, failure):
         return True
     completed = 0 if last is None else last.finished_ns
     return completed <= max(max(one.time_ns, one.until_ns) for one in job.mismatches)
+
+
+def _is_of_mismatched(job: Job, failure: Failure) -> bool:
+    """True if a function of torch failed that had made the mismatched call: one on objects makes several."""
+    sides = (side for mismatch in job.mismatches for side in mismatch.finding.sides if failure.rank in side.ranks)
+    stated = (one.source for side in sides for one in side.sources)
+    return failure.api is not None and any(
+        (one.file, one.line) == (failure.source.file, failure.source.line) for one in stated
+    )
 
 
 def _is_mismatched(job: Job, record: Record) -> bool:

@@ -26,7 +26,7 @@ from simcoll.dryrun.rank.script_launch import RankOfScript
 from simcoll.dryrun.rank.sent_values import OBJECT_COLLECTIVES, GroupMessages, SharedObjects
 from simcoll.dryrun.rank.shared_files import GroupFiles, SharedFiles
 from simcoll.dryrun.rank.taint import TaintTracker, has_tainted_size
-from simcoll.recorder.arguments import arguments
+from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.session import Session, active_session
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import METHODS, spec_of
@@ -95,7 +95,8 @@ class RecordedFakeGroup(RecordedPythonGroup):
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A number by itself is a peer, root or tag.
         sized = [value for value in (*args, *kwargs.values()) if not isinstance(value, int)]
-        marked = bool(self.taint.paused) or has_tainted_size(sized)
+        objects = bool(self.taint.paused) and not _are_counts(arguments(name, args, kwargs))
+        marked = objects or has_tainted_size(sized)
         result = super()._collective(name, args, kwargs)
         pipeline = self._pipeline
         if pipeline is None:
@@ -109,13 +110,19 @@ class RecordedFakeGroup(RecordedPythonGroup):
                 sequence=sequence,
                 message=key[2],
                 op=spec.name,
-                objects=bool(self.taint.paused),
+                objects=objects,
             )
         if self.counter is not None:
             written = arguments(name, args, kwargs).tensors
             outputs = [*written.get("inout", ()), *written.get("outputs", ())]
             self.counter.called(key, result, outputs, coalescing=self._section is not None)
         return result
+
+
+def _are_counts(found: Arguments) -> bool:
+    """True for the sizes that an object collective sends ahead: one a rank or an object, whatever the objects are."""
+    call = found.call()
+    return {buffer.dtype for buffer in (*call.inputs, *call.outputs)} == {"int64"}
 
 
 class FakeBackendConfig(distributed_c10d.BackendConfig):

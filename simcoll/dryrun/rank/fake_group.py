@@ -8,7 +8,8 @@ source receives from the other ranks in turn.
 call's row (whether it reduces, which buffers it divides, where its root is) and equals the row's ``result`` where all
 ranks make the same call with the same inputs, up to the rounding of sums. Where ranks would send different amounts,
 this rank's data is repeated or truncated to the size that it expects. Unknown values are zero: the content of a
-message, and a part from another root. A broadcast leaves the buffer unchanged.
+message, and a part from another root. A broadcast leaves the buffer unchanged. A call that every backend refuses is
+refused: one whose splits do not add up.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch._C._distributed_c10d import Store, Work
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.futures import Future
 
+from simcoll.backends.base import Backend
 from simcoll.backends.engine.python_group import PythonProcessGroup, add_c10d_methods
 from simcoll.backends.engine.tensor_data import TensorData
 from simcoll.dryrun.rank.fake_device import real_devices
@@ -121,6 +123,8 @@ def _filled(piece: Array, buffers: Sequence[Buffer]) -> Outputs:
 
 
 _NO_TIMEOUT = timedelta(0)
+_ANY_BACKEND = Backend("fake")
+"""A backend that refuses what all of them refuse."""
 
 Taint = Callable[[Sequence[torch.Tensor]], object]
 """Called with the tensors that hold what other ranks would have sent."""
@@ -174,6 +178,8 @@ class FakeProcessGroup(PythonProcessGroup):
         both = found.tensors.get("inout")
         outputs = found.tensors.get("outputs", []) if both is None else both
         call = found.call()
+        if (fault := _ANY_BACKEND.refusal(call, self._rank, self.size())) is not None:
+            raise RuntimeError(fault)
         source = self._source_of(call)
         # A receive from any source brings what the sender that it is told has sent.
         self._answer(found, replace(call, peer=source) if call.peer == ANY_SOURCE else call, both, outputs)
