@@ -27,10 +27,10 @@ SMALL, LARGE = 128, 2048
 SEQUENCES = 4
 
 
-def spent(work: Callable[[], object]) -> float:
-    """Seconds of CPU time."""
+def spent(work: Callable[..., object], *given: object, **options: object) -> float:
+    """Seconds of CPU time that a call takes."""
     before = time.process_time()
-    work()
+    work(*given, **options)
     return time.process_time() - before
 
 
@@ -57,14 +57,14 @@ def main() -> None:
     table = bench_table("simcoll plan: CPU time", "what", "GPUs", "seconds", left=("what",))
     known_models()
     for model in MODELS:
-        table.add_row(f"the first plan of {model}", "512", f"{spent(lambda: plan(model, gpu='h100', nodes=64)):.3f}")
+        table.add_row(f"the first plan of {model}", "512", f"{spent(plan, model, gpu='h100', nodes=64):.4f}")
     for nodes in (SMALL, LARGE):
         layouts = drawn(nodes, options.layouts)
-        table.add_row(f"{len(layouts):,} layouts", f"{nodes * 8:,}", f"{spent(lambda: price(layouts, nodes)):.2f}")
+        table.add_row(f"{len(layouts):,} layouts", f"{nodes * 8:,}", f"{spent(price, layouts, nodes):.2f}")
     for nodes in (SMALL, LARGE):
         fixed = {"global_batch": nodes * 8 * SEQUENCES, "seq_len": 8192}
         network = network_asked(TopologyRequest(gpu="h100", nodes=nodes))
-        seconds = spent(lambda: search(model_named("deepseek-v3"), network, Framework("torchtitan"), fixed))
+        seconds = spent(search, model_named("deepseek-v3"), network, Framework("torchtitan"), fixed)
         table.add_row("--search for deepseek-v3", f"{nodes * 8:,}", f"{seconds:.2f}")
     Console(width=80).print(table)
 
