@@ -122,7 +122,9 @@ def _is_settled(job: JobNow, seconds: float) -> bool:
     """True if nothing more is to come of a job whose ranks ended so long ago: how they ended, or another attempt."""
     if not job.over:
         return seconds >= _RESTART_SECONDS
-    return job.told or seconds >= _SETTLE_SECONDS
+    # The monitor writes what it saw when the launcher has ended.
+    ended_ns = max(one.ended_ns for one in job.ranks)
+    return seconds >= _SETTLE_SECONDS or (job.told and job.time_ns - ended_ns >= _SETTLE_SECONDS * 1e9)
 
 
 def _view(watch: JobWatch, interval: float) -> int:
