@@ -134,6 +134,11 @@ def files_of(path: Path) -> list[Path]:
     return matching(path, f"*{SUFFIX}") if os.path.isdir(path) else [path]
 
 
+def boxes_below(folder: Path) -> list[Path]:
+    """The black boxes of a folder, or else those of its sub-folders (one a host), by name: no other file is opened."""
+    return files_of(folder) or [box for below in filter(os.path.isdir, _visible(folder)) for box in files_of(below)]
+
+
 def matching(folder: Path, pattern: str) -> list[Path]:
     """The files of a folder that have such a name, sorted; none where it is no folder, or is gone."""
     try:

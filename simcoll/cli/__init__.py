@@ -21,7 +21,8 @@ from simcoll.errors import BAD_INPUT, CANNOT_START, OK, StdoutError
 _ABOUT = "Records what every rank says to every other rank, proves that they agree, and prices it."
 _BEGIN = (
     "`simcoll run --nproc-per-node 4 train.py` is the place to begin; `simcoll COMMAND --help` lists options. "
-    "Exit codes: 0 nothing wrong, 1 the program could not start, 2 usage or unreadable input, 3 findings."
+    "Exit codes: 0 nothing wrong, 1 the program could not start, 2 usage or unreadable input, 3 findings, 4 a running "
+    "job stands (status, top)."
 )
 _VERSION_HELP = "show simcoll's version and exit; with --json those of Python, torch and others too"
 

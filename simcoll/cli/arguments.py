@@ -6,6 +6,7 @@ Importing this module imports neither rich nor numpy, so that every help page co
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shutil
 import textwrap
@@ -173,3 +174,14 @@ def add_topology_arguments(
 def topology_request(options: argparse.Namespace) -> TopologyRequest:
     """Returns the parsed options of `add_topology_arguments`."""
     return TopologyRequest(*(getattr(options, field.name) for field in fields(TopologyRequest)))
+
+
+def stated_seconds(text: str) -> float:
+    """A time as it is typed, in seconds: more than none."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds greater than 0, got {text!r:.40}")
+    return seconds

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.cli.arguments import add_output_arguments, request_of
+from simcoll.cli.arguments import add_output_arguments, request_of, stated_seconds
 from simcoll.cli.output import Output, warn
 from simcoll.cli.status import exit_code, seen_twice
 from simcoll.core.io import stated_path, write_whole
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="send OpenTelemetry spans of steps, and of collectives that stand (OTEL_EXPORTER_OTLP_ENDPOINT)",
     )
-    parser.add_argument("--stall", metavar="SECONDS", type=float, help="as for simcoll status")
+    parser.add_argument("--stall", metavar="SECONDS", type=stated_seconds, help="as for simcoll status")
 
 
 def run_command(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from simcoll.cli.arguments import add_output_arguments, request_of
+from simcoll.cli.arguments import add_output_arguments, request_of, stated_seconds
 from simcoll.cli.output import Output
 from simcoll.core.io import stated_path
 from simcoll.core.text import plain
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stall",
         metavar="SECONDS",
-        type=float,
+        type=stated_seconds,
         help="it stands after this time without a change while a rank waits (default: four times its longest pause, "
-        "2 to 30 seconds)",
+        "1 to 30 seconds)",
     )
 
 

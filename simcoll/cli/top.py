@@ -21,7 +21,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from simcoll.cli.arguments import add_output_arguments, request_of
+from simcoll.cli.arguments import add_output_arguments, request_of, stated_seconds
 from simcoll.cli.output import Output
 from simcoll.cli.status import exit_code, seen_twice
 from simcoll.core.io import stated_path
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--once", action="store_true", help="one picture, and the exit code of simcoll status")
     parser.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="between two looks (1)")
-    parser.add_argument("--stall", metavar="SECONDS", type=float, help="as for simcoll status")
+    parser.add_argument("--stall", metavar="SECONDS", type=stated_seconds, help="as for simcoll status")
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -122,7 +122,9 @@ def _is_settled(job: JobNow, seconds: float) -> bool:
     """True if nothing more is to come of a job whose ranks ended so long ago: how they ended, or another attempt."""
     if not job.over:
         return seconds >= _RESTART_SECONDS
-    return job.told or seconds >= _SETTLE_SECONDS
+    # The monitor writes what it saw when the launcher has ended.
+    ended_ns = max(one.ended_ns for one in job.ranks)
+    return seconds >= _SETTLE_SECONDS or (job.told and job.time_ns - ended_ns >= _SETTLE_SECONDS * 1e9)
 
 
 def _view(watch: JobWatch, interval: float) -> int:

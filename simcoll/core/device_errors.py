@@ -22,6 +22,7 @@ class DeviceError(Enum):
     MEMORY = "its device had no memory left: torch.cuda.memory_summary() and nvidia-smi say who holds it"
     HARDWARE = "its device or a link of it is faulty: the Xid in the kernel's log (dmesg) says what, nvidia-smi -q more"
     OTHER = "the error is CUDA's, not the call's: set CUDA_LAUNCH_BLOCKING=1 to learn where it arises"
+    SYSTEM = "a system call of the communication library failed on this host: the end of its text says why"
     LIBRARY = "the communication library failed: run with NCCL_DEBUG=WARN, whose first warning says why"
 
 
@@ -52,6 +53,14 @@ _KINDS: Final = (
     (
         DeviceError.OTHER,
         re.compile(r"CUDA (?:driver )?error|Cuda failure|ncclUnhandledCudaError|unhandled cuda error|HIP error"),
+    ),
+    (
+        DeviceError.SYSTEM,
+        re.compile(
+            r"(?:unhandled system error|ncclSystemError).*(?:No space left on device|Disk quota exceeded"
+            r"|Read-only file system|Cannot allocate memory|Too many open files|Permission denied)",
+            re.DOTALL,
+        ),
     ),
     (DeviceError.LIBRARY, re.compile(r"ncclInternalError|NCCL error.*internal error", re.DOTALL)),
 )

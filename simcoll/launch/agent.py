@@ -85,8 +85,16 @@ class Ledger:
         for watcher in self._watchers:
             watcher.start()
 
-    def closing(self) -> None:
-        """The agent ends its workers now: a signal from here on is the agent's."""
+    def closing(self, exit_codes: dict[int, int]) -> None:
+        """The agent ends its workers now: a signal from here on is the agent's.
+
+        Those that have ended by then did so by themselves, whether their watchers have come to it or not: the agent has
+        reaped some, by local rank ``exit_codes``.
+        """
+        self.reaped(exit_codes)
+        for entry in self._document["ranks"]:
+            if entry["exit_code"] is None:
+                self._look(entry, os.WNOHANG)
         self._closing = True
 
     def ended(self, entry: dict[str, Any], exit_code: int) -> None:
@@ -142,9 +150,13 @@ class Ledger:
         self.say(over=True)
 
     def _watch(self, entry: dict[str, Any]) -> None:
-        """Wait for one rank's end without reaping it, which is its agent's part."""
+        """Wait for one rank's end."""
+        self._look(entry, 0)
+
+    def _look(self, entry: dict[str, Any], how: int) -> None:
+        """Look for one rank's end without reaping it, which is its agent's part."""
         try:
-            info = os.waitid(os.P_PID, entry["pid"], os.WEXITED | os.WNOWAIT)
+            info = os.waitid(os.P_PID, entry["pid"], os.WEXITED | os.WNOWAIT | how)
         except ChildProcessError:
             return
         if info is not None:
@@ -222,7 +234,7 @@ def _observe_close(context: Any, ledger: Ledger) -> None:
     close = context.close
 
     def observed(*arguments: Any, **options: Any) -> None:
-        ledger.closing()
+        ledger.closing(_exit_codes(context))
         try:
             close(*arguments, **options)
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from simcoll.blackbox.gather import find_records
+from simcoll.blackbox.gather import boxes_below
 from simcoll.errors import UsageError
 
 DEFAULT = Path("simcoll-out")
@@ -24,4 +24,4 @@ def job_folder(given: Path | None) -> Path:
     below = [path for path in DEFAULT.glob("*") if os.path.isdir(path)] if os.path.isdir(DEFAULT) else []
     if not below:
         raise UsageError(f"no job has recorded in {DEFAULT}; name the folder in which one does")
-    return max([path for path in below if find_records(path).files] or below, key=lambda path: path.stat().st_mtime_ns)
+    return max([path for path in below if boxes_below(path)] or below, key=lambda path: path.stat().st_mtime_ns)

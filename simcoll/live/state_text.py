@@ -112,6 +112,9 @@ def _ended_text(job: JobNow) -> str:
     if failed:
         first = min(failed, key=lambda one: (one.ended_ns, one.rank))
         return f"rank {first.rank}: {doing_text(first)}"
+    stopped = [one for one in job.ranks if one.doing is Doing.STOPPED]
+    if stopped:
+        return f"{ranks_text(one.rank for one in stopped)} {doing_text(stopped[0])} by the launcher"
     return f"{'all ' if len(job.ranks) == job.world_size else ''}{ranks_text(one.rank for one in job.ranks)} ended"
 
 

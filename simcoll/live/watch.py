@@ -29,8 +29,7 @@ from simcoll.blackbox.accounts import (
     read_stall,
     together,
 )
-from simcoll.blackbox.format import SUFFIX
-from simcoll.blackbox.gather import find_records, matching, one_run
+from simcoll.blackbox.gather import boxes_below, matching, one_run
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.process import stat_fields
@@ -177,7 +176,7 @@ class JobWatch:
             if self._tails and times == self._times:
                 return
             self._times = times
-        files = [path for path in find_records(self.folder).files if path.name.endswith(SUFFIX)]
+        files = boxes_below(self.folder)
         most = min(max(_RECORDS_IN_ALL // max(len(files), 1), _FEWEST), _MOST)
         known = self._tails
         self._tails = {path: known.get(path) or BoxTail(path, most, self._known) for path in files}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -35,15 +36,34 @@ def account(ledger: Any, path: Path) -> list[LaunchedRank]:
     return list(read_launch(path).ranks)
 
 
-def test_what_the_agent_reaped_itself_keeps_its_exit_code(tmp_path: Path) -> None:
-    process = ended_process(killed=True)
+@pytest.mark.parametrize("reaped", [True, False])
+@pytest.mark.parametrize("by_the_agent", [True, False])
+def test_who_ended_a_rank_does_not_depend_on_when_its_watcher_looks(
+    by_the_agent: bool, reaped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's kill for want of memory is the rank's own end, also where the agent saw it before the watcher."""
+    monkeypatch.setattr(launcher.Ledger, "_watch", lambda ledger, entry: None)
+    process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+
+    def end() -> None:
+        process.kill()
+        if reaped:
+            process.wait()
+        else:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
     ledger = launcher.Ledger(tmp_path / "launch.json")
     ledger.start([rank(process)])
-    context = SimpleNamespace(close=lambda: None, subprocess_handlers={0: SimpleNamespace(proc=process)})
+    close = end if by_the_agent else lambda: None
+    context = SimpleNamespace(close=close, subprocess_handlers={0: SimpleNamespace(proc=process)})
     launcher._observe_close(context, ledger)
+    if not by_the_agent:
+        end()
     context.close()
+    process.wait()
+    ledger.reaped(launcher._exit_codes(context))
     [found] = account(ledger, tmp_path / "launch.json")
-    assert (found.exit_code, found.stopped) == (-signal.SIGTERM, True)
+    assert (found.exit_code, found.stopped) == (-signal.SIGKILL, by_the_agent)
 
 
 def test_a_context_of_forked_ranks_knows_its_exit_codes() -> None:
@@ -56,7 +76,7 @@ def test_a_context_of_forked_ranks_knows_its_exit_codes() -> None:
 def test_nobody_returned_zero_in_an_interrupted_job_that_was_not_seen_to(tmp_path: Path) -> None:
     ledger = launcher.Ledger(tmp_path / "launch.json")
     ledger.start([rank(ended_process(killed=True))])
-    ledger.closing()
+    ledger.closing({})
     ledger.say(interrupted="SIGTERM")
     [found] = account(ledger, tmp_path / "launch.json")
     assert (found.exit_code, found.stopped) == (-signal.SIGTERM, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from simcoll.verifier.findings.causes import Cause, Restart, Strength
@@ -37,6 +37,31 @@ ERRNOS: Final = {
 }
 """By Linux's numbers (errno(3), include/uapi/asm-generic/errno.h), as Python puts them into the text of an OSError."""
 
+_TEXTS: Final = {
+    "No space left on device": 28,
+    "Disk quota exceeded": 122,
+    "Read-only file system": 30,
+    "No route to host": 113,
+    "Network is unreachable": 101,
+}
+"""The same errors in the texts of C++ and of libraries, which may state the number behind the text; NCCL does."""
+
+_TEXT = re.compile(rf"(?P<text>{'|'.join(_TEXTS)})(?: \((?P<number>\d{{1,3}})\))?")
+_IN_MEMORY = re.compile(r"/dev/shm|</torch_")  # noqa: S108 - a text of errors, no file
+_NO_ROOM_IN_MEMORY: Final = Told(
+    Cause.MACHINE,
+    Strength.STRONG,
+    Restart.NO,
+    "ENOSPC: files in memory (/dev/shm) have no room left: they need a larger limit, such as a container's --shm-size",
+)
+_WORKER_BUS_ERROR = re.compile(r"DataLoader worker \(pid.{1,80} is killed by signal: Bus error")
+_NO_ROOM_FOR_A_WORKER: Final = Told(
+    Cause.MACHINE,
+    Strength.WEAK,
+    Restart.UNKNOWN,
+    "SIGBUS in a DataLoader's worker: most likely files in memory (/dev/shm) had no room left; df /dev/shm tells",
+)
+
 _NO_MEMORY = re.compile(r"std::bad_alloc|can't allocate memory|Cannot allocate memory|\[Errno 12\]")
 _MEMORY: Final = Told(
     Cause.PROGRAM, Strength.STRONG, Restart.NO, "the host's memory, or the limit of the process, does not suffice"
@@ -59,11 +84,25 @@ _MISTAKES: Final = frozenset(
 
 
 def told(kind: str, message: str) -> Told | None:
-    """What an exception (the name of its type, its text) tells by itself; None where it tells nothing."""
+    """What an exception (the name of its type, its text) tells by itself; None where it tells nothing.
+
+    The text of an error of the system is weak evidence without its number: a program may quote it.
+    """
     number = _ERRNO.search(message)
     if number is not None and (known := ERRNOS.get(int(number["number"]))) is not None:
         # A terminal that has gone gives EIO as well, without the name of a file.
-        return None if known is ERRNOS[5] and ": '" not in message[number.end() :] else known
+        lost_terminal = known is ERRNOS[5] and ": '" not in message[number.end() :]
+        return None if lost_terminal else _where(known, message)
     if kind == "MemoryError" or _NO_MEMORY.search(message):
         return _MEMORY
+    if _WORKER_BUS_ERROR.search(message):
+        return _NO_ROOM_FOR_A_WORKER
+    if (said := _TEXT.search(message)) is not None:
+        known = _where(ERRNOS[_TEXTS[said["text"]]], message)
+        numbered = said["number"] == str(_TEXTS[said["text"]])
+        return known if numbered else replace(known, strength=Strength.WEAK, restart=Restart.UNKNOWN)
     return _CODE if kind in _MISTAKES else None
+
+
+def _where(known: Told, message: str) -> Told:
+    return _NO_ROOM_IN_MEMORY if known is ERRNOS[28] and _IN_MEMORY.search(message) else known

@@ -299,10 +299,11 @@ def _told_by_exceptions(at: Situation) -> list[Suspicion]:
     """The exception that ended a rank names the cause by its type or text. EIO, EROFS: machine, restart without that
     host; ENOSPC, EDQUOT: machine, restart no (all strong). No route to a host: network, strong; other lost connections:
     network, weak. No memory on the host: program, strong, restart no. NameError, TypeError and the like: program,
-    strong, restart no.
+    strong, restart no. The text of one of these errors of the system without its number, as a program may quote it:
+    weak. A worker of a DataLoader that SIGBUS ended, most likely for want of room in /dev/shm: machine, weak.
     """
     for failure in at.own.values():
-        if (says := told(failure.type, failure.message)) is not None and not failure.device_error:
+        if failure.device_error in (None, DeviceError.SYSTEM) and (says := told(failure.type, failure.message)):
             about = says.cause, says.strength, says.restart
             evidence = [_ended(at, failure), Evidence("exception", says.why)]
             return [_by(at, "told by the exception", *about, evidence, at.own)]
@@ -335,9 +336,15 @@ def _crashed(at: Situation) -> list[Suspicion]:
     no room left.
     """
     for failure in at.own.values():
-        if at.signal_of(failure) in _CRASHES:
-            return [_by(at, "crash", Cause.RANK, Strength.WEAK, Restart.UNKNOWN, [_ended(at, failure)], at.own)]
+        if (number := at.signal_of(failure)) in _CRASHES:
+            evidence = [_ended(at, failure), *([_ROOM] if number == signal.SIGBUS else [])]
+            return [_by(at, "crash", Cause.RANK, Strength.WEAK, Restart.UNKNOWN, evidence, at.own)]
     return []
+
+
+_ROOM: Final = Evidence(
+    "signal", "SIGBUS also comes when files in memory (/dev/shm) have no room left: df /dev/shm tells"
+)
 
 
 def _ended_from_outside(at: Situation) -> list[Suspicion]:
@@ -453,7 +460,8 @@ def _lost_text(one: LostNode) -> str:
 
 def _lost_connections(at: Situation) -> list[Suspicion]:
     """Ranks failed because they lost a connection, and none failed by itself. Where the ends of all ranks are known and
-    they ran on several hosts: network, strong, restart yes; otherwise network, weak.
+    they ran on several hosts: network, strong, restart yes (unknown where no route to a host was left); otherwise
+    network, weak.
     """
     if at.first is None or at.first.code != RANK_FAILED.code or at.own:
         return []
@@ -467,8 +475,13 @@ def _lost_connections(at: Situation) -> list[Suspicion]:
     evidence.append(
         Evidence("exits", f"no rank failed by itself; the ends of {'all' if known else 'not all'} ranks are known")
     )
-    about = (Strength.STRONG, Restart.YES) if strong else (Strength.WEAK, Restart.UNKNOWN)
+    no_route = any(_NO_ROUTE.search(one.message) for one in lost)
+    helps = Restart.YES if strong and not no_route else Restart.UNKNOWN
+    about = Strength.STRONG if strong else Strength.WEAK, helps
     return [_by(at, "lost connections", Cause.NETWORK, *about, evidence, [one.rank for one in lost])]
+
+
+_NO_ROUTE = re.compile("No route to host|Network is unreachable")
 
 
 def _wrong_values(at: Situation) -> list[Suspicion]:

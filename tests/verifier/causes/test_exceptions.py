@@ -41,6 +41,52 @@ def test_no_memory_on_the_host(kind: str, message: str) -> None:
     assert (found.cause, found.restart) == (Cause.PROGRAM, Restart.NO)
 
 
+NCCL_SHM = (
+    "NCCL error in: ProcessGroupNCCL.cpp:1, unhandled system error (see NCCL_DEBUG), NCCL version "
+    "2.27\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \nLast "
+    "error:\nError while creating shared memory segment /dev/shm/nccl-x (size 9), error: No space left on device (28)"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "strength", "restart", "why"),
+    [
+        (NCCL_SHM, Cause.MACHINE, Strength.STRONG, Restart.NO, "/dev/shm"),
+        (
+            "unable to write to file </torch_1_2>: No space left on device (28)",
+            Cause.MACHINE,
+            Strength.STRONG,
+            Restart.NO,
+            "/dev/shm",
+        ),
+        (
+            "[Errno 28] No space left on device: '/ckpt/x.pt'",
+            Cause.MACHINE,
+            Strength.STRONG,
+            Restart.NO,
+            "a disk is full",
+        ),
+        ("upload failed: No space left on device", Cause.MACHINE, Strength.WEAK, Restart.UNKNOWN, "a disk is full"),
+        ("connect [10.0.0.3]:5: No route to host", Cause.NETWORK, Strength.WEAK, Restart.UNKNOWN, "no route"),
+        (
+            "DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that dataloader's workers are "
+            "out of shared memory.",
+            Cause.MACHINE,
+            Strength.WEAK,
+            Restart.UNKNOWN,
+            "/dev/shm",
+        ),
+    ],
+)
+def test_errors_of_the_system_in_other_texts(
+    message: str, cause: Cause, strength: Strength, restart: Restart, why: str
+) -> None:
+    found = told("RuntimeError", message)
+    assert found is not None
+    assert (found.cause, found.strength, found.restart) == (cause, strength, restart)
+    assert why in found.why
+
+
 def test_a_mistake_in_the_text() -> None:
     found = told("NameError", "name 'loss' is not defined")
     assert found is not None

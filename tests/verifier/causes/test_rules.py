@@ -120,6 +120,30 @@ def test_where_nothing_is_known_of_hosts_there_is_no_advice() -> None:
     assert judge(traces(2, {0: ("ValueError", "x")}), outcome(2, {0: 1})).advice is None
 
 
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (
+            "Error while creating shared memory segment /dev/shm/nccl-x, error: No space left on device (28)",
+            ("told by the exception", Cause.MACHINE, *STRONG_NO),
+        ),
+        (
+            "socketStartConnect: Connect to 10.0.0.3<5> failed : Software caused connection abort",
+            ("lost connections", Cause.NETWORK, Strength.STRONG, Restart.YES),
+        ),
+        (
+            "socketStartConnect: Connect to 10.0.0.3<5> failed : No route to host",
+            ("lost connections", Cause.NETWORK, Strength.STRONG, Restart.UNKNOWN),
+        ),
+    ],
+)
+def test_a_system_error_of_nccl_is_what_its_last_line_says(
+    last: str, expected: tuple[str, Cause, Strength, Restart]
+) -> None:
+    message = f"NCCL error in: x, unhandled system error, NCCL version 2.27\nncclSystemError: System call\n{last}"
+    assert believed(advice({2: ("DistBackendError", message)})) == expected
+
+
 def test_calls_that_disagree_are_the_programs() -> None:
     told = advice(calls={1: replace(SUM, reduce_op="max")}, codes={0: 1, 1: 1, 2: 1, 3: 1})
     assert believed(told) == ("calls disagree", Cause.PROGRAM, *STRONG_NO)
