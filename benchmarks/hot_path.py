@@ -34,6 +34,9 @@ GOALS = {("sync", "record"): (10, 15), ("sync", "check"): (20, 20), ("async", "r
 Taken = tuple[float, float]
 """Seconds of CPU and of wall time of a call."""
 
+Variant = tuple[str, Mapping[str, str]]
+"""A mode, and variables of the environment beside those of the mode."""
+
 
 def job(mode: str, switches: Mapping[str, str], folder: str) -> list[subprocess.Popen[str]]:
     """The two ranks of a variant, ready to make calls."""
@@ -57,9 +60,7 @@ def turn(ranks: list[subprocess.Popen[str]], pattern: str, calls: int, pause: fl
     return statistics.mean(one[0] for one in answers), statistics.mean(one[1] for one in answers)
 
 
-def measure(
-    variants: Mapping[str, tuple[str, Mapping[str, str]]], options: argparse.Namespace
-) -> list[dict[str, object]]:
+def measure(variants: Mapping[str, Variant], options: argparse.Namespace) -> list[dict[str, object]]:
     """The rows: pattern, variant, and the quartiles of what it adds, in microseconds of CPU and of wall time."""
     taken: dict[tuple[str, str], list[Taken]] = {(pattern, name): [] for pattern in PATTERNS for name in variants}
     with tempfile.TemporaryDirectory(prefix="simcoll-bench-") as folder:
@@ -87,11 +88,9 @@ def measure(
 
 def added(some: list[Taken], forwarded: list[Taken]) -> dict[str, object]:
     """The quartiles of the differences in a round, in microseconds."""
-    differences = [
-        [(one[side] - other[side]) * 1e6 for one, other in zip(some, forwarded, strict=True)] for side in (0, 1)
-    ]
-    cpu, wall = ([round(part, 1) for part in statistics.quantiles(side, n=4)] for side in differences)
-    return {"cpu": cpu, "wall": wall}
+    turns = list(zip(some, forwarded, strict=True))
+    cpu, wall = ([(one[side] - other[side]) * 1e6 for one, other in turns] for side in (0, 1))
+    return {"cpu": statistics.quantiles(cpu, n=4), "wall": statistics.quantiles(wall, n=4)}
 
 
 def shown(quartiles: object, goal: float | None) -> str:
@@ -102,11 +101,11 @@ def shown(quartiles: object, goal: float | None) -> str:
     return f"{text} ({low:.0f}..{high:.0f})"
 
 
-def beside(text: str) -> dict[str, tuple[str, Mapping[str, str]]]:
+def beside(text: str) -> dict[str, Variant]:
     """The modes of another simcoll, or of this one with another variable."""
-    name, _, rest = text.partition(":" if ":" in text.partition("=")[0] else "=")
-    variable, _, value = rest.partition("=") if ":" in text.partition("=")[0] else ("PYTHONPATH", "", rest)
-    return {f"{mode}, {name}": (mode, {variable: value}) for mode in MODES}
+    named, _, value = text.partition("=")
+    name, _, variable = named.partition(":")
+    return {f"{mode}, {name}": (mode, {variable or "PYTHONPATH": value}) for mode in MODES}
 
 
 def main() -> None:
@@ -118,7 +117,7 @@ def main() -> None:
     parser.add_argument("--beside", default=[], nargs="+", metavar="NAME=FOLDER", help="another simcoll, or variable")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of the table")
     options = parser.parse_args()
-    variants: dict[str, tuple[str, Mapping[str, str]]] = {mode: (mode, {}) for mode in ("forwarded", "plain", *MODES)}
+    variants: dict[str, Variant] = {mode: (mode, {}) for mode in ("forwarded", "plain", *MODES)}
     for text in options.beside:
         variants |= beside(text)
     rows = measure(variants, options)
