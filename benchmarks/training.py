@@ -3,7 +3,8 @@
 A transformer of 56 million parameters on two CPU ranks over Gloo, with DistributedDataParallel and with FSDP2, on a
 tiny batch, so that communication is most of a step. One job of each variant is started, and they take turns, another
 first in each round. A ratio is that of the times of two turns of one round: the median over the rounds, and the
-quartiles. ``again`` is a second plain job, which shows how much of a ratio is noise. The goals: a step under record and
+quartiles; of wall time, and of CPU time of all threads of both ranks, which a busy machine changes less. ``again`` is a
+second plain job, which shows how much of a ratio is noise. The goals: a step under record and
 check takes at most 3 % longer than plain, under detail 5 %. A round takes half a minute: ``--wrappers`` chooses one
 model, and ``--seconds`` ends it with the rounds that it has. Measure on a machine that does nothing else. Nothing here
 is a test.
@@ -76,9 +77,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One wrapper: the seconds of a step by variant, one number a round."""
+    """One wrapper and measure (``wall`` or ``cpu``): the seconds of a step by variant, one number a round."""
 
     wrapper: str
+    measure: str
     seconds: dict[str, list[float]]
 
     def ratios(self, variant: str) -> tuple[float, float, float]:
@@ -89,36 +91,39 @@ class Row:
         return low, middle, high
 
 
-def measure(wrapper: str, options: argparse.Namespace) -> Row:
-    """One row; the variants take turns, and another one begins each round."""
+def measure(wrapper: str, options: argparse.Namespace) -> list[Row]:
+    """The rows of a wrapper; the variants take turns, and another one begins each round."""
     variants = [name for name in ("plain", *options.variants) if (wrapper, name) not in SKIPPED]
-    seconds: dict[str, list[float]] = defaultdict(list)
+    turns: dict[str, list[Turn]] = defaultdict(list)
     progress, began = Console(stderr=True), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="simcoll-bench-") as folder:
         jobs = {name: Job(SWITCHES[name], wrapper, TOKENS, options.ranks, folder) for name in variants}
         try:
             for job in jobs.values():
                 job.turn(options.warm_up)
-            while len(seconds["plain"]) < options.rounds and time.monotonic() - began < options.seconds:
-                place = len(seconds["plain"]) % len(variants)
+            while len(turns["plain"]) < options.rounds and time.monotonic() - began < options.seconds:
+                place = len(turns["plain"]) % len(variants)
                 for name in variants[place:] + variants[:place]:
-                    seconds[name].append(jobs[name].turn(options.steps)["wall"] / options.steps)
-                rounds, took = len(seconds["plain"]), time.monotonic() - began
+                    turns[name].append(jobs[name].turn(options.steps))
+                rounds, took = len(turns["plain"]), time.monotonic() - began
                 progress.print(f"{wrapper}: {rounds} rounds, {took:.0f} s", style="dim")
         finally:
             for job in jobs.values():
                 job.end()
-    return Row(wrapper, {name: [round(one, 5) for one in seconds[name]] for name in variants})
+    return [
+        Row(wrapper, kind, {name: [round(one[kind] / options.steps, 5) for one in turns[name]] for name in variants})
+        for kind in ("wall", "cpu")
+    ]
 
 
 def table(rows: list[Row]) -> Table:
     """Milliseconds of a plain step, and the ratios of each variant: the median, and below it the quartiles."""
     title = "one training step over Gloo: plain, and the ratio of each variant to it (median, quartiles)"
-    drawn = bench_table(title, "model", "rounds", "plain", *COMPARED, left=("model",))
+    drawn = bench_table(title, "model", "time", "plain", *COMPARED, left=("model", "time"))
     for row in rows:
         shares = [share(row, variant) for variant in COMPARED]
         plain = row.seconds["plain"]
-        drawn.add_row(row.wrapper, str(len(plain)), f"{statistics.median(plain) * 1e3:,.0f} ms", *shares)
+        drawn.add_row(row.wrapper, row.measure, f"{statistics.median(plain) * 1e3:,.0f} ms", *shares)
     return drawn
 
 
@@ -145,9 +150,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="after which no round begins (default: 600)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of the table")
     options = parser.parse_args()
-    rows = [measure(wrapper, options) for wrapper in options.wrappers]
+    rows = [row for wrapper in options.wrappers for row in measure(wrapper, options)]
     if options.json:
-        document = {"schema": "simcoll.training/2", "date": date.today().isoformat(), "machine": machine()}
+        document = {"schema": "simcoll.training/3", "date": date.today().isoformat(), "machine": machine()}
         print(json.dumps(document | {"steps": [asdict(row) for row in rows], "goals": GOALS}, indent=2))
         return
     console = Console()
