@@ -5,6 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.simcoll-ready
+NATIVE := build/.native
 ARGS ?=
 
 CANDIDATES := python3 python3.11 python3.12 python3.13
@@ -18,7 +19,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
-setup: $(READY)  ## make .venv with simcoll, torch and the tools (the other targets do it by themselves)
+setup: $(NATIVE)  ## make .venv with simcoll, torch and the tools (the other targets do it by themselves)
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "simcoll: no Python 3.11 or newer among: $(CANDIDATES); name one: make PYTHON=/path/to/python3" >&2; exit 2; }
@@ -29,13 +30,20 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # on all cores, as pip does not; templates are no Python
 	@touch $@
 
+# The parts in C, built again where one has changed. Without a compiler their twins in Python do the same (CONTRIBUTING.md).
+$(NATIVE): $(READY) setup.py $(wildcard simcoll/*/_*.c)
+	@mkdir -p build && rm -f simcoll/*/_*.so
+	@$(BIN)/python setup.py build_ext --inplace >build/native.log 2>&1 || true
+	@ls simcoll/*/_*.so >/dev/null 2>&1 || echo "simcoll: the parts in C are not built, those in Python serve: build/native.log" >&2
+	@touch $@
+
 demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when it is reported
 	@$(BIN)/python .ci/demo.py
 
-test: $(READY)  ## all tests; ARGS goes to pytest
+test: $(NATIVE)  ## all tests; ARGS goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
-nightly: $(READY)  ## all tests, with every seed, every command started as users start it, and PyTorch's suites also without simcoll
+nightly: $(NATIVE)  ## all tests, with every seed, every command started as users start it, and PyTorch's suites also without simcoll
 	@SIMCOLL_SEEDS=all SIMCOLL_TESTS_COLD=1 SIMCOLL_PYTORCH_BASELINE=run $(BIN)/python -m pytest $(ARGS)
 
 pytorch-baseline: $(READY)  ## the results of PyTorch's own tests without simcoll, written down for this torch
@@ -66,13 +74,16 @@ docs: $(READY)  ## the pages as a site, build/docs/index.html; a broken link, or
 	@$(BIN)/python -m sphinx --builder html --fail-on-warning --nitpicky --keep-going --fresh-env --quiet \
 		--conf-dir docs --doctree-dir build/doctrees . build/docs
 
-bench: $(READY)  ## what a call costs in each mode, beside plain and beside TORCH_DISTRIBUTED_DEBUG=DETAIL
+bench: $(NATIVE)  ## what a call costs in each mode, beside plain and beside TORCH_DISTRIBUTED_DEBUG=DETAIL
 	@$(BIN)/python -m benchmarks.overhead $(ARGS)
 
 bench-groups: $(READY)  ## what a group costs in each mode: to make it, and its first call
 	@$(BIN)/python -m benchmarks.groups $(ARGS)
 
-bench-training: $(READY)  ## what a training step of a real model costs in each mode, DDP and FSDP2
+bench-hot-path: $(NATIVE)  ## what a call adds to the main thread's CPU time and to the wall time in each mode, in turns
+	@$(BIN)/python -m benchmarks.hot_path $(ARGS)
+
+bench-training: $(NATIVE)  ## what a training step of a real model costs in each mode, DDP and FSDP2
 	@$(BIN)/python -m benchmarks.training $(ARGS)
 
 bench-values: $(READY)  ## what checking the values of collectives costs a training step, DDP and FSDP2
@@ -184,14 +195,17 @@ pages: $(READY)  ## write the pages anew that are made from code and data: colle
 	@$(BIN)/python docs/comparison_tables.py
 
 # From the commit alone, so that nothing else that lies here is shipped, and dated by it.
-dist:  ## build the source archive and the wheel of the last commit into dist/, and check them
+DATED = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) build/release/bin/python -m build
+dist:  ## build the source archive and the wheels of the last commit into dist/, and check them
 	@test -x build/release/bin/twine || { "$(PYTHON)" -m venv build/release && \
 		build/release/bin/python -m pip install --quiet --upgrade pip && \
 		build/release/bin/python -m pip install --quiet --group release; }
-	@rm -rf dist build/commit && git clone --quiet . build/commit
-	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) build/release/bin/python -m build --outdir dist build/commit >build/dist.log 2>&1 \
-		|| { cat build/dist.log >&2; exit 1; }
+	@rm -rf dist build/commit build/wheel && git clone --quiet . build/commit
+	@SIMCOLL_NATIVE=0 $(DATED) --outdir dist build/commit >build/dist.log 2>&1 || { cat build/dist.log >&2; exit 1; }
+	@$(DATED) --wheel --outdir build/wheel build/commit >>build/dist.log 2>&1 || { cat build/dist.log >&2; exit 1; }
+	@PATH="$(abspath build/release/bin):$$PATH" build/release/bin/auditwheel repair --wheel-dir dist build/wheel/*.whl \
+		>>build/dist.log 2>&1 || echo "simcoll: no wheel with the parts in C: build/dist.log" >&2
 	@build/release/bin/twine check --strict dist/*
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) .venv-* .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* .typing build dist simcoll/*/_*.so *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,9 @@
 """One rank of the overhead benchmark: times all_reduce over Gloo and prints the medians as JSON on rank 0.
 
 Started by ``overhead.py``, which sets the launcher's variables and switches the checker under test on by the
-environment alone: what is timed here is a program that knows nothing of it.
+environment alone: what is timed here is a program that knows nothing of it. With ``turns`` in place of sizes, as
+``hot_path.py`` starts it, a rank makes calls of 4 bytes as each line of its input says: the pattern, the number of
+calls, and the seconds between two. It answers with the seconds of CPU of its thread, and of wall time, of one call.
 """
 
 from __future__ import annotations
@@ -77,13 +79,38 @@ def stop_recording() -> None:
     activate(None)
 
 
-def main(variant: str, sizes: list[int], iterations: int) -> None:
-    """Time every pattern at every size."""
+def take_turns() -> None:
+    """Make calls until the input ends."""
+    for pattern in PATTERNS:
+        repeat(pattern, WARM_UP, 0)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        pattern, calls, pause = line.split()
+        dist.barrier()
+        print(json.dumps(repeat(pattern, int(calls), float(pause))), flush=True)
+
+
+def repeat(pattern: str, calls: int, pause: float) -> tuple[float, float]:
+    """Seconds of CPU and of wall time of one call; the waits between take some CPU, too, whatever is measured."""
+    tensor, wall, began = torch.zeros(1), 0.0, time.thread_time()
+    for _ in range(calls):
+        wall += PATTERNS[pattern](tensor)
+        time.sleep(pause)
+    return (time.thread_time() - began) / calls, wall / calls
+
+
+def begin(variant: str) -> None:
+    """Make the group that a variant measures."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     check_variant(variant)
     if variant == "forwarded":
         stop_recording()
+
+
+def main(variant: str, sizes: list[int], iterations: int) -> None:
+    """Time every pattern at every size."""
+    begin(variant)
     rows = [
         {"size": size, "pattern": name, "seconds": median(measure, size, max(5, iterations // _calls(name)))}
         for size in sizes
@@ -103,4 +130,8 @@ def _calls(pattern: str) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[2] == "turns":
+        begin(sys.argv[1])
+        take_turns()
+        os._exit(0)
     main(sys.argv[1], [int(size) for size in sys.argv[2].split(",")], int(sys.argv[3]))

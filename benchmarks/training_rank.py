@@ -1,7 +1,6 @@
 """One rank of the training benchmark: a transformer under DistributedDataParallel or FSDP2, its step timed.
 
-Started by ``training.py`` and ``values.py``, which switch the checker under test on by the environment alone. Rank 0
-prints one JSON list: the median step in seconds, and the model's parameters. With ``turns`` as its last argument a rank
+Started by ``training.py`` and ``values.py``, which switch the checker under test on by the environment alone. A rank
 makes as many steps as each line of its input says, and answers with one line: what they took.
 """
 
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -22,8 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, LAYERS, VOCABULARY, TOKENS = 768, 7, 8192, 16
-WARM_UP = 3
+WIDTH, LAYERS, VOCABULARY = 768, 7, 8192
 
 
 class Transformer(nn.Module):
@@ -57,22 +54,20 @@ def wrapped(model: Transformer, wrapper: str) -> nn.Module:
     return model
 
 
-def training_step(model: nn.Module, batch: int) -> Callable[[], float]:
-    """Makes a step with a sequence of so many tokens, and returns its seconds."""
+def training_step(model: nn.Module, batch: int) -> Callable[[], None]:
+    """Makes a step with a sequence of so many tokens."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     tokens = torch.randint(VOCABULARY, (1, batch), generator=torch.Generator().manual_seed(dist.get_rank()))
 
-    def step() -> float:
-        start = time.perf_counter()
+    def step() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
         optimizer.step()
-        return time.perf_counter() - start
 
     return step
 
 
-def take_turns(step: Callable[[], float]) -> None:
+def take_turns(step: Callable[[], None]) -> None:
     """Make the steps that each line of the input asks for, and answer with their time and the memory so far."""
     for line in sys.stdin:
         before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
@@ -83,32 +78,15 @@ def take_turns(step: Callable[[], float]) -> None:
         print(json.dumps({"wall": wall, "cpu": cpu, "memory": after.ru_maxrss << 10}), flush=True)
 
 
-def main(wrapper: str, steps: int, batch: int, *, turns: bool) -> None:
-    """Train and print."""
+def main(wrapper: str, batch: int) -> None:
+    """Train when told to."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    model = Transformer()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    step = training_step(wrapped(model, wrapper), batch)
-    if turns:
-        take_turns(step)
-        os._exit(0)
-    seconds = [step() for _ in range(WARM_UP + steps)][WARM_UP:]
-    if dist.get_rank() == 0:
-        median, mean = statistics.median(seconds), statistics.mean(seconds)
-        row = {"seconds": median, "mean": mean, "parameters": parameters}
-        print(json.dumps([row]), flush=True)
-    dist.barrier()
+    take_turns(training_step(wrapped(Transformer(), wrapper), batch))
     # What a checker leaves running must not keep the benchmark: its result is out.
-    sys.stdout.flush()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1],
-        int(sys.argv[2]),
-        int(sys.argv[3]) if len(sys.argv) > 3 else TOKENS,
-        turns=sys.argv[4:] == ["turns"],
-    )
+    main(sys.argv[1], int(sys.argv[2]))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import tempfile
 import time
 from collections import defaultdict
@@ -23,49 +22,19 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from benchmarks.overhead import free_port, machine, start
-from benchmarks.training import RANK_PROGRAM, WRAPPERS
+from benchmarks.overhead import machine
+from benchmarks.training import WRAPPERS, Job, Turn
 
 BUDGET = 0.01
 VALUES = ("off", "sample", "all")
 GOALS = {"sample": 1.01, "all": 1.25}
 MEASURES = ("wall", "cpu", "memory")
-Turn = Mapping[str, float]
 
 
-class Job:
-    """The ranks of one variant, which make steps when they are told to."""
-
-    def __init__(self, values: str, wrapper: str, tokens: int, ranks: int, folder: str) -> None:
-        # The ranks stand still while others have their turn, and a budget is a share of the whole time.
-        budget = str(BUDGET / len(VALUES))
-        switches = {"SIMCOLL_MODE": "record", "SIMCOLL_VALUES": values, "SIMCOLL_VALUES_BUDGET": budget}
-        program, port = [str(RANK_PROGRAM), wrapper, "0", str(tokens), "turns"], free_port()
-        self._processes = [
-            start(program, switches, rank, ranks, port, folder, subprocess.PIPE, None) for rank in range(ranks)
-        ]
-
-    def turn(self, steps: int) -> Turn:
-        """What so many steps take: seconds of the slowest rank, CPU seconds of all, peak bytes of rank 0."""
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(f"{steps}\n")
-            process.stdin.flush()
-        answers = []
-        for process in self._processes:
-            assert process.stdout is not None
-            answers.append(json.loads(process.stdout.readline()))
-        return {
-            "wall": max(one["wall"] for one in answers),
-            "cpu": sum(one["cpu"] for one in answers),
-            "memory": answers[0]["memory"],
-        }
-
-    def end(self) -> None:
-        """End the ranks."""
-        for process in self._processes:
-            process.kill()
-            process.communicate()
+def switches(values: str) -> dict[str, str]:
+    """The environment of a variant."""
+    # The ranks stand still while others have their turn, and a budget is a share of the whole time.
+    return {"SIMCOLL_MODE": "record", "SIMCOLL_VALUES": values, "SIMCOLL_VALUES_BUDGET": str(BUDGET / len(VALUES))}
 
 
 def measure(wrapper: str, tokens: int, options: argparse.Namespace) -> dict[str, object]:
@@ -73,7 +42,7 @@ def measure(wrapper: str, tokens: int, options: argparse.Namespace) -> dict[str,
     console, began = Console(stderr=True), time.monotonic()
     rounds: list[dict[str, Turn]] = []
     with tempfile.TemporaryDirectory(prefix="simcoll-bench-") as folder:
-        jobs = {values: Job(values, wrapper, tokens, options.ranks, folder) for values in VALUES}
+        jobs = {values: Job(switches(values), wrapper, tokens, options.ranks, folder) for values in VALUES}
         try:
             for job in jobs.values():
                 job.turn(options.warm_up)

@@ -14,6 +14,8 @@
 #error "a black box is little-endian"
 #endif
 
+enum { REVISION = 1 }; /* as in simcoll/core/native.py */
+
 #define IN_ORDER() atomic_signal_fence(memory_order_seq_cst)
 
 enum { SCHEDULED, STARTED, COMPLETED };
@@ -256,10 +258,10 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_ring", NULL, -1
 
 PyMODINIT_FUNC PyInit__ring(void) {
     PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&spec);
-    if (module == NULL || type == NULL || PyModule_AddObject(module, "Ring", type) < 0) {
-        Py_XDECREF(module);
-        Py_XDECREF(type);
-        return NULL;
-    }
-    return module;
+    // The type stays for the rest of the process.
+    if (module != NULL && type != NULL && PyModule_AddIntConstant(module, "REVISION", REVISION) == 0 &&
+        PyObject_SetAttrString(module, "Ring", type) == 0)
+        return module;
+    Py_XDECREF(module);
+    return NULL;
 }

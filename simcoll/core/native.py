@@ -13,13 +13,17 @@ from typing import Any
 PARTS = ("simcoll.blackbox._ring", "simcoll.recorder._calls")
 """The modules that ``setup.py`` compiles, if it can."""
 
+REVISION = 1
+"""Counted up when what a part gives or takes changes: one that other sources left behind in a checkout is not used."""
+
 
 @lru_cache
 def native(module: str) -> Any:
-    """The compiled module of this name; None where it was not built for this Python, or is not wanted."""
+    """The compiled module of this name; None where it is not wanted, or was not built for this Python and revision."""
     if os.environ.get("SIMCOLL_NATIVE", "1") == "0":
         return None
     try:
-        return importlib.import_module(module)
+        found = importlib.import_module(module)
     except ImportError:
         return None
+    return found if getattr(found, "REVISION", None) == REVISION else None

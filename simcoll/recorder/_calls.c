@@ -5,6 +5,8 @@
 #include <Python.h>
 #include <stdint.h>
 
+enum { REVISION = 1 }; /* as in simcoll/core/native.py */
+
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 
 /* A frame of the chains that were seen: the code that ran, at which instruction, called from which node (0: none).
@@ -417,6 +419,7 @@ PyMODINIT_FUNC PyInit__calls(void) {
     PyObject *chains = PyType_FromSpec(&chains_spec), *reader = PyType_FromSpec(&reader_spec);
     // The types stay for the rest of the process, as the names do.
     if (module != NULL && chains != NULL && reader != NULL && find_frames() == 0 && make_names() == 0 &&
+        PyModule_AddIntConstant(module, "REVISION", REVISION) == 0 &&
         PyObject_SetAttrString(module, "Chains", chains) == 0 && PyObject_SetAttrString(module, "Reader", reader) == 0)
         return module;
     Py_XDECREF(module);

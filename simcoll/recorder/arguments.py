@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import index
-from typing import TypeGuard
+from typing import Protocol, TypeGuard
 
 import torch
 from torch.distributed import ReduceOp
@@ -31,8 +31,6 @@ _USUAL = {
     if not spec.names_absent
 }
 """What the compiled reader has to know of a method: its roles, and the fields that are read of its options."""
-_calls = native("simcoll.recorder._calls")
-_reader = None if _calls is None else _calls.Reader(torch.Tensor, torch.nn.Parameter, torch.strided, _REDUCE_OP_NAMES)
 _INTEGER_KEYWORDS = {"root": "root", "dstRank": "peer", "srcRank": "peer", "tag": "tag"}
 _BUFFER_KEYWORDS = {
     "tensor": "inout",
@@ -138,15 +136,42 @@ class Arguments:
         return SPARSE if sparse else None
 
 
+_Usual = tuple[dict[str, list[torch.Tensor]], str | None, dict[str, int], bool, tuple[object, ...]]
+
+
+class Reader(Protocol):
+    """Reads the arguments of the usual forms of calls (``_calls.c``)."""
+
+    def read(
+        self, method: str, roles: tuple[str, ...], reduces: bool, rooted: bool, args: Sequence[object], /
+    ) -> _Usual | None:
+        """The tensors by role, the reduce op, the integers, whether the call is asynchronous, and its key.
+
+        None unless ``args`` are the tensors of each role, and the options.
+        """
+        ...
+
+
+def new_reader() -> Reader | None:
+    """A compiled reader; None where Python alone reads arguments."""
+    if (compiled := native("simcoll.recorder._calls")) is None:
+        return None
+    reader: Reader = compiled.Reader(torch.Tensor, torch.nn.Parameter, torch.strided, _REDUCE_OP_NAMES)
+    return reader
+
+
+_reader = new_reader()
+
+
 def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Arguments:
     """Tell the arguments of the c10d method ``name`` apart; TypeError or ValueError where they are of no known form."""
     spec, method = _METHODS[name]
     if _reader is not None and not kwargs and name in _USUAL:
         read = _reader.read(*_USUAL[name], args)
         if read is not None:
-            tensors, reduce_op, integers, runs_on, key = read
+            tensors, reduce_op, integers, later, key = read
             return Arguments(
-                spec, method, tensors, reduce_op, integers, {}, None, args[-1], runs_on, not runs_on, None, False, key
+                spec, method, tensors, reduce_op, integers, {}, None, args[-1], later, not later, None, False, key
             )
     found = Arguments(spec, method, {}, "sum" if "reduce_op" in spec.agree else None, {}, {})
     if spec.names_absent:

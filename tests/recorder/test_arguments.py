@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +17,19 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch._C._distributed_c10d import ProcessGroup  # noqa: E402
 
-from simcoll.recorder.arguments import arguments  # noqa: E402
+from simcoll.recorder.arguments import arguments, new_reader  # noqa: E402
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call  # noqa: E402
 from simcoll.spec.collectives import METHODS  # noqa: E402
 from simcoll.wrapper.process_group import RecordedProcessGroup  # noqa: E402
+from tests.support.native import KINDS, parts  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module", params=KINDS)
+def _reader_of_this_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    with parts(request.param), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simcoll.recorder.arguments._reader", new_reader())
+        yield
+
 
 TWO, FOUR = Buffer((2,), "float32"), Buffer((4,), "float32")
 FIVE_SECONDS = timedelta(seconds=5)
@@ -266,3 +275,60 @@ def test_equal_keys_mean_equal_calls(made: list[Any]) -> None:
                 for tensor in role
             )
             assert gaps or one.key == other.key
+
+
+def usual() -> list[tuple[str, tuple[Any, ...]]]:
+    """Calls as torch.distributed makes them."""
+    image, weight = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last), torch.nn.Parameter(z(2))
+    summed = options("AllreduceOptions", reduceOp=MAX, asyncOp=True)
+    return [
+        ("allreduce", ([z(2)], summed)),
+        ("allreduce", ([image], options("AllreduceOptions", asyncOp=False))),
+        ("allreduce", ([z(4, 4)[:, 1]], summed)),
+        ("allreduce", ([z()], summed)),
+        ("allreduce_coalesced", ([z(2), weight], options("AllreduceCoalescedOptions", reduceOp=MAX))),
+        ("broadcast", ([weight], options("BroadcastOptions", rootRank=1))),
+        ("reduce", ([z(2)], options("ReduceOptions", rootRank=1, reduceOp=MAX))),
+        ("allgather", ([[z(2), z(2)]], [z(2)], options("AllgatherOptions"))),
+        ("_allgather_base", (z(4), z(2), options("AllgatherOptions", asyncOp=True))),
+        ("gather", ([], [z(2)], options("GatherOptions", rootRank=1))),
+        ("scatter", ([z(2)], [[z(2), z(2)]], options("ScatterOptions", rootRank=1))),
+        ("reduce_scatter", ([z(2)], [[z(2), z(2)]], options("ReduceScatterOptions", reduceOp=MAX))),
+        ("_reduce_scatter_base", (z(2), z(4), options("ReduceScatterOptions", asyncOp=False))),
+        ("alltoall", ([z(4), z(2)], [z(2), z(4)], options("AllToAllOptions"))),
+        ("barrier", (options("BarrierOptions"),)),
+    ]
+
+
+def test_usual_calls_are_read_by_the_compiled_reader_as_python_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with parts("compiled"):
+        monkeypatch.setattr("simcoll.recorder.arguments._reader", new_reader())
+    read = [arguments(name, args, {}) for name, args in usual()]
+    assert all(found.known_key for found in read)
+    monkeypatch.setattr("simcoll.recorder.arguments._reader", None)
+    for found, (name, args) in zip(read, usual(), strict=True):
+        plain = arguments(name, args, {})
+        assert found.key == plain.key
+        assert (found.call(), found.asynchronous, found.synchronous) == (
+            plain.call(),
+            plain.asynchronous,
+            plain.synchronous,
+        )
+        assert found.options is not None
+        assert list(found.tensors) == list(plain.tensors)
+
+
+def test_the_compiled_reader_leaves_other_calls_to_python() -> None:
+    with parts("compiled"):
+        reader = new_reader()
+    assert reader is not None
+    opts = options("AllreduceOptions")
+    for args in (
+        ([z(2)],),
+        ([z(2)], MAX),
+        ([z(2).to_sparse()], opts),
+        (["x"], opts),
+        ([[[[z(2)]]]], opts),
+        [[z(2)], opts],
+    ):
+        assert reader.read("allreduce", ("inout",), True, False, args) is None

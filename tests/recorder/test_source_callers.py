@@ -15,11 +15,13 @@ from simcoll.core.record import FRAME_LIMIT, Source
 from simcoll.core.source_roots import OWN_FRAMES
 from simcoll.recorder import source as recorder_source
 from simcoll.recorder.source import current_source, program_begins, traceback_source
+from tests.support.native import KINDS, parts
 
 
-@pytest.fixture(autouse=True)
-def _chains_of_this_test() -> Iterator[None]:
-    recorder_source.forget_chains()
+@pytest.fixture(autouse=True, params=KINDS)
+def _chains_of_this_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    with parts(request.param):
+        recorder_source.forget_chains()
     yield
     recorder_source.forget_chains()
 

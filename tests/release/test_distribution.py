@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,8 +15,9 @@ import pytest
 from packaging.metadata import Metadata
 
 import simcoll
+from simcoll.core.native import PARTS
 from tests.release.test_packaging import SOURCES, module_name
-from tests.support.archives import ROOT, Archives, build, environment, install, run_in
+from tests.support.archives import ROOT, Archives, build, environment, install, run_in, wheel_of
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +73,37 @@ def test_the_wheel_holds_the_folders_as_one_package(archives: Archives) -> None:
     described = (path for kind in ("*.json", "*.toml") for path in (ROOT / "simcoll").rglob(kind))
     shipped |= {path.relative_to(ROOT).as_posix() for path in described}
     shipped |= {f"simcoll/reports/{path.name}" for path in (ROOT / "reports").glob("*.json")}
+    shipped |= compiled()
     assert {name for name in names if ".dist-info/" not in name} == shipped
     licences = {name.partition("/licenses/")[2] for name in names if "/licenses/" in name}
     assert licences == {"LICENSE", "reports/page/vendor/drawing.LICENSES.txt"}
+
+
+def compiled() -> set[str]:
+    """The parts in C that a wheel holds: all of them, or none where there is no compiler."""
+    built = {f"{part.replace('.', '/')}.abi3.so" for part in PARTS}
+    return built if shutil.which("cc") or shutil.which("gcc") else set()
+
+
+def test_the_wheel_fits_every_python_and_is_for_any_machine_without_the_compiled_parts(
+    archives: Archives, tmp_path: Path
+) -> None:
+    assert "-cp310-abi3-" in archives.wheel.name
+    pure = wheel_of(archives.sdist, tmp_path, SIMCOLL_NATIVE="0")
+    assert pure.name.endswith("-py3-none-any.whl")
+    assert set(contents(archives.wheel)) - set(contents(pure)) == compiled()
+
+
+def test_without_a_compiler_simcoll_is_installed_without_the_compiled_parts(archives: Archives, tmp_path: Path) -> None:
+    made = wheel_of(archives.sdist, tmp_path, CC="no-such-compiler", LDSHARED="no-such-compiler")
+    assert [name for name in contents(made) if name.endswith(".so")] == []
+
+
+def test_the_compiled_parts_are_in_use_where_they_are_installed(with_torch: Path, tmp_path: Path) -> None:
+    program = "from simcoll.core.native import PARTS, native; print([native(part) is not None for part in PARTS])"
+    used = run_in(with_torch, tmp_path, "python", "-c", program).stdout.strip()
+    assert used == str([bool(compiled())] * len(PARTS))
+    assert run_in(with_torch, tmp_path, "python", "-c", program, SIMCOLL_NATIVE="0").stdout.strip() == "[False, False]"
 
 
 def test_the_metadata_is_valid_and_complete(archives: Archives) -> None:

@@ -21,7 +21,7 @@ BUILT = "1700000000"
 """The moment that archives state, in seconds since 1970: two builds of the same sources are the same bytes."""
 
 _OF_TOOLS = (".git", ".venv*", ".typing", "__pycache__", ".*_cache", ".hypothesis")
-_GENERATED = (*_OF_TOOLS, "node_modules", "build", "dist", "*.egg-info", "simcoll-out*")
+_GENERATED = (*_OF_TOOLS, "node_modules", "build", "dist", "*.egg-info", "*.so", "simcoll-out*")
 _BUILD_SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
 
@@ -39,27 +39,30 @@ def build(folder: Path) -> Archives:
     """Build everything from a copy, because a build writes into its source."""
     source = folder / "source"
     shutil.copytree(ROOT, source, symlinks=True, ignore=shutil.ignore_patterns(*_GENERATED))
-    wheel = _wheel(source, folder / "wheel")
+    wheel = wheel_of(source, folder / "wheel")
     _call([sys.executable, "-c", _BUILD_SDIST, str(folder)], cwd=source)
     sdist = next(folder.glob("simcoll-*.tar.gz"))
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked", filter="data")
     unpacked = next((folder / "unpacked").iterdir())
-    return Archives(wheel, sdist, unpacked, _wheel(sdist, folder / "rebuilt"))
+    return Archives(wheel, sdist, unpacked, wheel_of(sdist, folder / "rebuilt"))
 
 
-def _wheel(source: Path, folder: Path) -> Path:
-    pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(source))
+def wheel_of(source: Path, folder: Path, **variables: str) -> Path:
+    """The wheel of a folder of sources or of a source archive, built with these variables."""
+    options = ("--no-deps", "--no-index", "--no-build-isolation")
+    pip("wheel", *options, "--wheel-dir", str(folder), str(source), **variables)
     return next(folder.glob("simcoll-*.whl"))
 
 
-def pip(*arguments: str) -> None:
+def pip(*arguments: str, **variables: str) -> None:
     """Run this environment's pip."""
-    _call([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments])
+    _call([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], **variables)
 
 
-def _call(command: list[str], cwd: Path | None = None) -> None:
-    environment = os.environ | {"SOURCE_DATE_EPOCH": BUILT}
+def _call(command: list[str], cwd: Path | None = None, **variables: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "SIMCOLL_NATIVE"}
+    environment |= {"SOURCE_DATE_EPOCH": BUILT, **variables}
     subprocess.run(command, cwd=cwd, env=environment, check=True, timeout=300, stdout=subprocess.DEVNULL)
 
 
