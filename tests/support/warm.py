@@ -88,7 +88,14 @@ SUBCOMMANDS_THAT_START_RANKS = ("run", "simulate", "calibrate")
 
 ONCE = ("LD_", "PYTHON", "OMP_", "MKL_", "MALLOC_", "TORCH_", "GLIBC_", "KMP_")
 """Beginnings of variables that are read when a library is loaded or the interpreter starts."""
-LATER = ("PYTHONUNBUFFERED", "TORCH_DISTRIBUTED_DEBUG", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_NCCL_", "TORCH_FR_")
+LATER = (
+    "PYTHONUNBUFFERED",
+    "PYTHONPATH",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "TORCH_NCCL_",
+    "TORCH_FR_",
+)
 """Variables among them that a fork can heed."""
 
 HOLD_GROUPS = (
@@ -241,7 +248,8 @@ def _execute_child(
         environment = {os.fsdecode(name): os.fsdecode(value) for name, value in (env or os.environ).items()}
         folder = os.fsdecode(cwd or os.getcwd())
         program = program_of([os.fsdecode(word) for word in args], folder)
-        if program is not None and Path(folder).is_dir():
+        paths = _python_paths(environment)
+        if program is not None and Path(folder).is_dir() and not any(map(_replaces_torch, paths)):
             request = {
                 "program": program,
                 "environment": environment,
@@ -293,9 +301,18 @@ def program_of(words: list[str], folder: str) -> dict[str, Any] | None:
         return None
     if "module" in what and not what["module"].startswith(OWN) and not (Path(folder) / f"{rest[1]}.py").exists():
         return None
-    if (Path(first) / "torch.py").exists() or (Path(first) / "torch").exists():
+    if _replaces_torch(first):
         return None
     return {**what, "unbuffered": unbuffered, "ranks": _starts_ranks(rest)}
+
+
+def _python_paths(environment: Mapping[str, str]) -> list[str]:
+    return [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+def _replaces_torch(folder: str) -> bool:
+    """Whether modules of a folder would be imported in place of torch, or with it."""
+    return any(any(Path(folder).glob(name)) for name in ("torch", "torch.py", "*.dist-info"))
 
 
 def _starts_ranks(words: Sequence[str]) -> bool:
@@ -565,6 +582,7 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    sys.path[1:1] = _python_paths(request["environment"])
     _renew_streams(program["unbuffered"] or bool(os.environ.get("PYTHONUNBUFFERED")))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in request["ignored"]:
