@@ -19,16 +19,23 @@ from simcoll.errors import UnreadableError
 _BLOCK = 1 << 16
 
 
+_ZEROS = bytes(_BLOCK)
+
+
 def make_sparse(path: Path) -> None:
     """Put a copy with holes in a file's place: the same bytes, zeros in whole blocks take no room; raises OSError."""
-    data = path.read_bytes()
+    blocks = []
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        for begin in range(0, size, _BLOCK):
+            block = os.pread(file.fileno(), _BLOCK, begin)
+            if block != _ZEROS[: len(block)]:
+                blocks.append((begin, block))
     with written_whole(path) as draft, open(draft, "wb") as file:
-        for begin in range(0, len(data), _BLOCK):
-            block = data[begin : begin + _BLOCK]
-            if block.count(0) < len(block):
-                file.seek(begin)
-                file.write(block)
-        file.truncate(len(data))
+        for begin, block in blocks:
+            file.seek(begin)
+            file.write(block)
+        file.truncate(size)
 
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK

@@ -31,7 +31,7 @@ from typing import Any
 from simcoll.autoload import autoload
 
 sys.path[0] = str(Path(__file__).parents[2])  # a rank will have its script's folder there
-from tests.support.warm import collapse_memory, keep_modules, run_to_the_end, settle  # noqa: E402
+from tests.support.warm import Modules, collapse_memory, run_to_the_end, settle  # noqa: E402
 
 WARM = (
     "torch.distributed.fsdp",
@@ -82,7 +82,7 @@ class Rank:
 
 def serve() -> str:
     """Answer requests; returns in a rank alone, with the script to run."""
-    imported = frozenset(sys.modules)
+    imported = Modules(sys.modules)
     for number, line in enumerate(sys.stdin):
         request = json.loads(line)
         if number == COLLAPSES_AT:
@@ -124,11 +124,11 @@ def _host_store() -> tuple[int, int]:
         return int(stream.read()), pid
 
 
-def _become(rank: int, request: dict[str, Any], port: int, imported: frozenset[str]) -> None:
+def _become(rank: int, request: dict[str, Any], port: int, imported: Modules) -> None:
     """Turn this fork into a rank: its environment, its output, its arguments."""
     os.setsid()
     # What is registered first is called last.
-    atexit.register(keep_modules, imported)
+    atexit.register(imported.keep)
     # Functions of on_exit are called from the last to the first: what the rank itself makes is destroyed before.
     LIBC.on_exit(LIBC._exit, None)
     world = str(request["ranks"])

@@ -78,6 +78,16 @@ def test_what_a_job_under_another_launcher_left_is_verified(tmp_path: Path) -> N
 
 
 def test_a_cluster_is_measured(tmp_path: Path) -> None:
-    ended = start(tmp_path, "calibrate", "--standalone", "--max-bytes", "8KiB", "--out", tmp_path / "here.json")
+    ended = start(
+        tmp_path,
+        "calibrate",
+        "--standalone",
+        "--ops",
+        "all_reduce",
+        "--max-bytes",
+        "8KiB",
+        "--out",
+        tmp_path / "here.json",
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert (tmp_path / "here.json").exists()

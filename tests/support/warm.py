@@ -1,11 +1,11 @@
 """Python commands that tests start are forks of one process that has imported torch: an import costs two seconds each.
 
 :func:`install` has ``subprocess.Popen`` ask a warm process (this file, run as a program) for each command of this
-interpreter whose options and environment allow it, also in another network namespace. The warm process forks twice and
-the one between ends, so that the kernel gives the command to the process that asked: it is its child, with its pid,
-signals and exit code, as if it had been started by ``exec``. The command has its arguments, environment, folder,
-streams and session, finds torch not yet imported, runs as ``__main__`` and ends as an interpreter does, until all
-modules are cleared. A command that starts ranks has a warm process of its own, so that its ranks are forks as well.
+interpreter whose options and environment allow it, also in another network namespace. The command is forked as a child
+of the process that asked, with its pid, signals and exit code, as if it had been started by ``exec``. It has its
+arguments, environment, folder, streams and session, finds torch not yet imported, runs as ``__main__`` and ends as an
+interpreter does, until all modules are cleared. A command that starts ranks has a warm process of its own, so that its
+ranks are forks as well.
 
 pytest-xdist's workers are such commands of its controller: they begin with torch, and with a warm process each.
 
@@ -23,6 +23,7 @@ import gc
 import importlib
 import importlib.util
 import io
+import itertools
 import json
 import os
 import random
@@ -87,7 +88,14 @@ SUBCOMMANDS_THAT_START_RANKS = ("run", "simulate", "calibrate")
 
 ONCE = ("LD_", "PYTHON", "OMP_", "MKL_", "MALLOC_", "TORCH_", "GLIBC_", "KMP_")
 """Beginnings of variables that are read when a library is loaded or the interpreter starts."""
-LATER = ("PYTHONUNBUFFERED", "TORCH_DISTRIBUTED_DEBUG", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_NCCL_", "TORCH_FR_")
+LATER = (
+    "PYTHONUNBUFFERED",
+    "PYTHONPATH",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "TORCH_NCCL_",
+    "TORCH_FR_",
+)
 """Variables among them that a fork can heed."""
 
 HOLD_GROUPS = (
@@ -101,10 +109,16 @@ HOLD_GROUPS = (
 """Beginnings of the modules that may hold a process group."""
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_TID_ADDRESS = 40
 _CLONE_NEWNET = 0x40000000
+_CLONE_PARENT = 0x00008000
+_CLONE_CHILD_SETTID = 0x01000000
+_CLONE_CHILD_CLEARTID = 0x00200000
+_SYS_CLONE3 = 435
 _MADV_COLLAPSE = 25
 _HUGE_PAGE = 1 << 21
 _LIBC = ctypes.CDLL(None)
+_HOLDING = ctypes.PyDLL(None)  # holds the interpreter's lock while it calls
 _LARGEST_REQUEST = 1 << 18
 _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
@@ -234,7 +248,8 @@ def _execute_child(
         environment = {os.fsdecode(name): os.fsdecode(value) for name, value in (env or os.environ).items()}
         folder = os.fsdecode(cwd or os.getcwd())
         program = program_of([os.fsdecode(word) for word in args], folder)
-        if program is not None and Path(folder).is_dir():
+        paths = _python_paths(environment)
+        if program is not None and Path(folder).is_dir() and not any(map(_replaces_torch, paths)):
             request = {
                 "program": program,
                 "environment": environment,
@@ -286,9 +301,18 @@ def program_of(words: list[str], folder: str) -> dict[str, Any] | None:
         return None
     if "module" in what and not what["module"].startswith(OWN) and not (Path(folder) / f"{rest[1]}.py").exists():
         return None
-    if (Path(first) / "torch.py").exists() or (Path(first) / "torch").exists():
+    if _replaces_torch(first):
         return None
     return {**what, "unbuffered": unbuffered, "ranks": _starts_ranks(rest)}
+
+
+def _python_paths(environment: Mapping[str, str]) -> list[str]:
+    return [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+def _replaces_torch(folder: str) -> bool:
+    """Whether modules of a folder would be imported in place of torch, or with it."""
+    return any(any(Path(folder).glob(name)) for name in ("torch", "torch.py", "*.dist-info"))
 
 
 def _starts_ranks(words: Sequence[str]) -> bool:
@@ -301,22 +325,65 @@ def _starts_ranks(words: Sequence[str]) -> bool:
 # The warm process.
 
 
+class Modules:
+    """All modules that this process has, as forks of it find them in ``sys.modules``.
+
+    To touch the name or the module of each would have a fork copy most of what was imported; so the contents of
+    ``sys.modules`` are exchanged as a whole. What a fork has imported itself stands at the end.
+    """
+
+    def __init__(self, modules: Mapping[str, types.ModuleType]) -> None:
+        self._modules = {**modules}
+        self._last = next(reversed(self._modules))
+        self._holding = [name for name in modules if name.startswith(HOLD_GROUPS) or name in sys.builtin_module_names]
+
+    def restore(self, after: Modules) -> None:
+        """Have all of them, where those of ``after`` were, and what came after these."""
+        later = after.later()
+        main = sys.modules["__main__"]
+        _exchange(sys.modules, self._modules)
+        sys.modules["__main__"] = main
+        for name, module in later.items():
+            sys.modules.setdefault(name, module)
+
+    def later(self) -> dict[str, types.ModuleType]:
+        """What was imported since; all, where the last one of these was replaced."""
+        names = [*itertools.takewhile(lambda name: name != self._last, reversed(sys.modules))]
+        return {name: sys.modules[name] for name in reversed(names)}
+
+    def keep(self) -> None:
+        """Have the interpreter's end clear none of them: writing to all takes its time.
+
+        Those that hold what a command has made, its process groups, are cleared.
+        """
+        cleared = {name: sys.modules[name] for name in self._holding if name in sys.modules} | self.later()
+        _exchange(sys.modules, cleared)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(cleared))
+        ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(cleared))
+
+
+def _exchange(one: dict[str, types.ModuleType], other: dict[str, types.ModuleType]) -> None:
+    """Exchange the contents of two dicts: in CPython, what comes after the count of references and the type."""
+    begin, size = object.__basicsize__, dict.__basicsize__ - object.__basicsize__
+    places = [id(each) + begin for each in (one, other)]
+    contents = [ctypes.string_at(place, size) for place in places]
+    for place, content in zip(places, reversed(contents), strict=True):
+        ctypes.memmove(place, content, size)
+
+
 class Hidden:
     """torch and what needs it, imported and yet not there until somebody imports it; then simcoll's hook is called."""
 
-    def __init__(self, modules: dict[str, types.ModuleType], kept: frozenset[str]) -> None:
-        self._modules = modules
-        self.kept = kept
-        self._specs = {name: module.__spec__ for name, module in modules.items()}
-        self._restored = False
-
-    def hide(self) -> None:
-        for name in self._modules:
+    def __init__(self, names: Sequence[str]) -> None:
+        self._specs = {name: sys.modules[name].__spec__ for name in names}
+        self._all = Modules(sys.modules)
+        for name in names:
             del sys.modules[name]
+        self._others = Modules(sys.modules)
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if self._restored or name not in self._modules:
+        if name not in self._specs:
             return None
         real = self._specs[name]
         spec = ModuleSpec(name, self, origin=real.origin if real else None)
@@ -324,11 +391,9 @@ class Hidden:
         return spec
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        self._restored = True
         sys.meta_path.remove(self)
-        for name, module in self._modules.items():
-            sys.modules.setdefault(name, module)
-        return self._modules[spec.name]
+        self._all.restore(self._others)
+        return sys.modules[spec.name]
 
     def exec_module(self, module: types.ModuleType) -> None:
         # importlib has replaced the spec, before this and for this module alone.
@@ -340,6 +405,10 @@ class Hidden:
         distributed.set_debug_level_from_env()
         if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
             autoload()
+
+    def keep(self) -> None:
+        """See :meth:`Modules.keep`."""
+        (self._others if self in sys.meta_path else self._all).keep()
 
 
 def warm_up() -> Hidden:
@@ -355,14 +424,16 @@ def warm_up() -> Hidden:
 
     warm_up_for_dry_runs()
     atexit.unregister(thaw)  # a fork would copy all that was imported to look through it at its end
-    needs_torch = {
-        name: module
-        for name, module in sys.modules.items()
-        if name not in before and name.partition(".")[0] in ("torch", "simcoll") and module is not None
-    }
+    hidden = Hidden(
+        [
+            name
+            for name, module in sys.modules.items()
+            if name not in before and name.partition(".")[0] in ("torch", "simcoll") and module is not None
+        ]
+    )
     settle()
     collapse_memory()
-    return Hidden(needs_torch, frozenset(sys.modules))
+    return hidden
 
 
 def use_commands() -> None:
@@ -435,11 +506,13 @@ def _program_for_shell(request: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _fork_command(handles: Sequence[int], *, waits: bool) -> bool:
-    """Fork twice; true in the command.
+    """Fork a child of the process that asks, which is the parent of this one; true in the command.
 
-    The process between ends, so that the kernel gives the command to the process that asks; or, where that is a client
-    of a shell, it waits for the command and tells of its end.
+    Where the kernel lacks that, fork twice: the process between ends, so that the kernel gives the command to the
+    process that asks. That of a client of a shell waits for the command and tells of its end.
     """
+    if not waits and (pid := _fork_sibling()) is not None:
+        return pid == 0
     between = os.fork()
     if between:
         if not waits:
@@ -455,6 +528,27 @@ def _fork_command(handles: Sequence[int], *, waits: bool) -> bool:
     while not waits and os.getppid() == parent:
         time.sleep(0.0002)
     return True
+
+
+def _fork_sibling() -> int | None:
+    """``os.fork()``, but for the parent, which is that of this process; None where the kernel cannot.
+
+    The C library has no function for it. The kernel writes the thread's id where that library keeps it, as after its
+    own fork; what else it does then is for processes of several threads.
+    """
+    place = ctypes.c_void_p()
+    if _LIBC.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(place), 0, 0, 0) or not place.value:
+        return None
+    flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
+    arguments = (ctypes.c_uint64 * 8)(flags, 0, place.value)
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    pid = int(_HOLDING.syscall(_SYS_CLONE3, arguments, ctypes.sizeof(arguments)))
+    if pid:
+        python.PyOS_AfterFork_Parent()
+    else:
+        python.PyOS_AfterFork_Child()
+    return pid if pid >= 0 else None
 
 
 def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hidden: Hidden) -> None:
@@ -488,19 +582,18 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    sys.path[1:1] = _python_paths(request["environment"])
     _renew_streams(program["unbuffered"] or bool(os.environ.get("PYTHONUNBUFFERED")))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in request["ignored"]:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     # What is registered first is called last.
-    atexit.register(keep_modules, hidden.kept)
+    atexit.register(hidden.keep)
     # Functions of on_exit are called from the last to the first: what the command itself makes is destroyed before.
     _LIBC.on_exit(_LIBC._exit, None)
     random.seed()
     sys.modules["numpy"].random.seed()
-    hidden.hide()
-    importlib.invalidate_caches()
     if own is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     WARM.__init__()  # type: ignore[misc]  # another process, another owner
@@ -509,17 +602,6 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
         WARM.adopt(own, STARTED_WITH)
     os.write(answer, f"{os.getpid()}\n".encode())
     os.close(answer)
-
-
-def keep_modules(names: frozenset[str]) -> None:
-    """Have the interpreter's end clear no module that was there before the command: writing to all takes its time.
-
-    Those that hold what a command has made, its process groups, are cleared.
-    """
-    for name in names.intersection(sys.modules):
-        if not name.startswith(HOLD_GROUPS) and name not in sys.builtin_module_names:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[name]))
-            del sys.modules[name]
 
 
 class End:

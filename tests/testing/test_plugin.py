@@ -422,7 +422,7 @@ def test_skip(rank):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
+@pytest.mark.parametrize("mode", ["prepend", pytest.param("append", marks=pytest.mark.nightly), "importlib"])
 def test_it_works_with_xdist_and_every_import_mode(pytester: pytest.Pytester, mode: str) -> None:
     pytester.makepyfile(
         HEAD
@@ -441,6 +441,7 @@ def test_wrong(comm):
     result.stdout.fnmatch_lines([">       comm.all_reduce(*", "*FindingsError: SC102*", "*- simcoll findings -*"])
 
 
+@pytest.mark.cold
 def test_unused_it_imports_neither_numpy_nor_torch(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import sys\ndef test_it(): assert not {'numpy', 'torch', 'rich'} & set(sys.modules)\n")
     result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", "-p", "no:cacheprovider", timeout=60)
