@@ -45,7 +45,7 @@ class PricingError(SimcollError, ValueError):
 
 
 class ExecutorError(SimcollError):
-    """Work that was to be spread (``--executor``) cannot be: what was given, what went wrong; ``code`` is the exit code."""
+    """Work cannot be spread (``--executor``): what was given, what went wrong; ``code`` is the exit code."""
 
     def __init__(self, message: str, code: int = BAD_INPUT) -> None:
         super().__init__(message)

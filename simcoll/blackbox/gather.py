@@ -57,8 +57,8 @@ def gather(
     The dumps of that run are put together with its black boxes (:mod:`simcoll.verifier.flight_recorder.jobs`).
 
     ``paths`` are files and folders; ``since_ns`` (wall clock) leaves out the black boxes of earlier runs in the same
-    folder. ``workers`` and ``progress`` are as :func:`simcoll.blackbox.reader_pool.read_files` takes them. With ``spread``
-    its workers read the files; raises ExecutorError where they cannot.
+    folder. ``workers`` and ``progress`` are as :func:`simcoll.blackbox.reader_pool.read_files` takes them. With
+    ``spread`` its workers read the files; raises ExecutorError where they cannot.
     """
     paths = list(paths)
     found = [find_records(path) for path in paths]

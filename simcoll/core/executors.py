@@ -74,7 +74,9 @@ class Spread:
             if self.slots() > 0:
                 seen = time.monotonic()
             elif time.monotonic() - seen > _DESERTED_SECONDS:
-                raise self._lost(f"no worker has been there for {_DESERTED_SECONDS:g} s; start some, and run this again")
+                raise self._lost(
+                    f"no worker has been there for {_DESERTED_SECONDS:g} s; start some, and run this again"
+                )
         return list(done)
 
     def _slots(self) -> int:
@@ -117,7 +119,7 @@ def _reason(error: Exception) -> str:
 def opened(address: str) -> Iterator[Spread]:
     """The executor at an address (see FORMS); it is closed with the block.
 
-    Raises ExecutorError, with the exit code, for an address that cannot be used and for an engine that is not installed.
+    Raises ExecutorError for an address that cannot be used, and for an engine that is not installed.
     """
     scheme, _, rest = address.partition(":")
     known = {"tcp": _dask, "tls": _dask, "ray": _ray, "slurm": _slurm, "local": _local}
@@ -183,14 +185,16 @@ def _slurm(address: str) -> Iterator[Spread]:
     with contextlib.closing(cluster):
         try:
             cluster.scale(jobs=jobs)
-            with contextlib.closing(distributed.Client(cluster, timeout=_CONNECT_SECONDS, set_as_default=False)) as client:
+            with contextlib.closing(
+                distributed.Client(cluster, timeout=_CONNECT_SECONDS, set_as_default=False)
+            ) as client:
                 yield from _of_client(client, address, _QUEUE_SECONDS)
         except OSError as error:
             raise ExecutorError(f"--executor {address}: {_reason(error)}") from error
 
 
 def _options(address: str) -> dict[str, Any]:
-    """What stands behind ``slurm:``, as dask-jobqueue takes it: one process a core, and no file of output for each job."""
+    """What stands behind ``slurm:``, as dask-jobqueue takes it: one process a core, no file of output for each job."""
     options: dict[str, Any] = {}
     for word in filter(None, address.partition(":")[2].split(",")):
         name, equals, value = word.partition("=")
