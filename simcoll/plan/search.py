@@ -63,8 +63,8 @@ def search(
 ) -> Found:
     """The ``keep`` best layouts with the ``fixed`` fields of `Layout`; ``tell`` hears how many of how many are done.
 
-    With ``spread`` its workers size and price the layouts; what is found is the same. Raises LayoutError where no layout
-    divides model, batch and cluster, or none fits.
+    With ``spread`` its workers size and price the layouts; what is found is the same. Raises LayoutError where no
+    layout divides model, batch and cluster, or none fits.
     """
     network = network_of(topology)
     count = network.gpus
