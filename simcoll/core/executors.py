@@ -11,6 +11,8 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
@@ -20,7 +22,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from simcoll.core.versions import version_of
-from simcoll.errors import BAD_INPUT, CANNOT_START, ExecutorError
+from simcoll.errors import CANNOT_START, ExecutorError, SimcollError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -82,13 +84,17 @@ class Spread:
     def _slots(self) -> int:
         return max(1, self.slots())
 
-    def _result(self, future: Future[Result], seconds: float | None = None) -> Result:
+    def _result(self, future: Future[Result]) -> Result:
         try:
-            return future.result(seconds)
+            return future.result()
         except CancelledError:
             raise self._lost("the connection to it is lost, and with it what ran there") from None
         except Exception as error:
-            raise self._lost(_reason(error)) from error
+            # Ray's error has the task's as its cause, and a traceback as its text.
+            cause = getattr(error, "cause", None) or error
+            if isinstance(cause, SimcollError):
+                raise cause from None
+            raise self._lost(_reason(cause)) from error
 
     def _lost(self, reason: str) -> ExecutorError:
         return ExecutorError(f"--executor {self.address}: {reason}", CANNOT_START)
@@ -107,8 +113,7 @@ class Spread:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what went wrong in a task; Ray wraps the error in one with a traceback as its text."""
-    error = getattr(error, "cause", None) or error
+    """The first line of what went wrong."""
     if isinstance(error, ModuleNotFoundError) and error.name == "simcoll":
         return "its workers have no simcoll; install it in their environment"
     text = str(error).strip().partition("\n")[0]
@@ -179,18 +184,38 @@ def _slurm(address: str) -> Iterator[Spread]:
     options = _options(address)
     jobs = options.pop("jobs", 2)
     try:
-        cluster = jobqueue.SLURMCluster(**options)
+        cluster = jobqueue.SLURMCluster(**options, scheduler_options={"dashboard_address": ":0"})
     except (OSError, ValueError, TypeError) as error:
         raise ExecutorError(f"--executor {address}: {_reason(error)}") from error
-    with contextlib.closing(cluster):
-        try:
-            cluster.scale(jobs=jobs)
-            with contextlib.closing(
-                distributed.Client(cluster, timeout=_CONNECT_SECONDS, set_as_default=False)
-            ) as client:
-                yield from _of_client(client, address, _QUEUE_SECONDS)
-        except OSError as error:
-            raise ExecutorError(f"--executor {address}: {_reason(error)}") from error
+    with contextlib.ExitStack() as stack:
+        stack.callback(cluster.close)
+        _check_job(cluster.job_script(), address)
+        cluster.scale(jobs=jobs)
+        client = distributed.Client(cluster, timeout=_CONNECT_SECONDS, set_as_default=False)
+        stack.callback(client.close)
+        yield from _of_client(client, address, _QUEUE_SECONDS)
+
+
+def _check_job(script: str, address: str) -> None:
+    """Raise ExecutorError for a job that Slurm would refuse, which dask-jobqueue would only log."""
+    try:
+        tried = subprocess.run(
+            ["sbatch", "--test-only"],  # noqa: S607  # the user's own Slurm, wherever it is
+            input=script,
+            capture_output=True,
+            text=True,
+            timeout=_CONNECT_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise ExecutorError(
+            f"--executor {address}: there is no sbatch here; start it where jobs are submitted"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise ExecutorError(f"--executor {address}: Slurm has not answered within {_CONNECT_SECONDS:g} s") from None
+    if tried.returncode:
+        reason = tried.stderr.strip().rpartition("\n")[2]
+        raise ExecutorError(f"--executor {address}: {reason:.300}")
 
 
 def _options(address: str) -> dict[str, Any]:
@@ -211,9 +236,12 @@ def _options(address: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def _ray(address: str) -> Iterator[Spread]:
     ray = _engine("ray", "Ray", "ray", address)
+    # A client's address, or that of a node of the cluster, or none, for one that this machine belongs to.
+    named = os.environ.get("RAY_ADDRESS", "auto") if address == "ray" else address
     try:
+        _check_port(named)
         ray.init(
-            address="auto" if address == "ray" else address,
+            address=named,
             log_to_driver=False,
             logging_level=logging.CRITICAL,
         )
@@ -225,6 +253,13 @@ def _ray(address: str) -> Iterator[Spread]:
         yield spread
     finally:
         ray.shutdown()
+
+
+def _check_port(address: str) -> None:
+    """Raise OSError where nobody listens: Ray itself would wait for minutes."""
+    host, colon, port = address.rpartition("//")[2].rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
 
 
 class _RayExecutor(Executor):
@@ -258,5 +293,5 @@ def _engine(module: str, name: str, extra: str, address: str) -> Any:
         if error.name is not None and error.name.partition(".")[0] != module:
             raise
         raise ExecutorError(
-            f"--executor {address}: {name} is not installed here; pip install 'simcoll[{extra}]'", BAD_INPUT
+            f"--executor {address}: {name} is not installed here; pip install 'simcoll[{extra}]'"
         ) from None
