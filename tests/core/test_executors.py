@@ -86,7 +86,7 @@ def test_few_items_are_taken_ahead_of_what_runs() -> None:
 def test_what_a_task_raises_is_said() -> None:
     with pytest.raises(UsageError, match="3 is not wanted"):
         list(in_threads().results(refuse, range(5)))
-    with pytest.raises(ExecutorError, match="--executor here: KeyError: 'no [0-4]'") as caught:
+    with pytest.raises(ExecutorError, match=r"--executor here: KeyError: 'no [0-4]'") as caught:
         list(in_threads().results(fail, range(5)))
     assert caught.value.code == 1
 

@@ -1,4 +1,4 @@
-"""A dry run whose ranks an executor runs: the same verdict, also where ranks want what those of other tasks have left."""
+"""A dry run whose ranks an executor runs: the same verdict, also where ranks want what other tasks' ranks have left."""
 
 from __future__ import annotations
 

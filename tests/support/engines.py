@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,13 +27,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def dask_cluster(folder: Path) -> Iterator[str]:
-    """Dask's scheduler and two workers, each with a nanny that starts it again when it has died."""
+def dask_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
+    """Dask's scheduler and workers, each with a nanny that starts it again when it has died."""
     address = f"tcp://127.0.0.1:{free_port()}"
     host, _, port = address.removeprefix("tcp://").partition(":")
     commands = [
         ["distributed.cli.dask_scheduler", "--host", host, "--port", port, "--no-dashboard"],
-        ["distributed.cli.dask_worker", address, "--nworkers=2", "--nthreads=1", "--no-dashboard"],
+        ["distributed.cli.dask_worker", address, f"--nworkers={workers}", "--nthreads=1", "--no-dashboard"],
     ]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(open(folder / "dask.log", "wb"))
@@ -50,27 +51,42 @@ def dask_cluster(folder: Path) -> Iterator[str]:
         yield address
 
 
+_STORE = "--object-store-memory=100000000"
+
+
 @contextlib.contextmanager
 def ray_cluster(folder: Path) -> Iterator[str]:
     """A head of Ray with two cores, which starts the processes that run tasks, and its server for clients."""
     port = free_port()
     ray = str(shutil.which("ray", path=os.path.dirname(sys.executable)))
     options = ["--port=0", f"--ray-client-server-port={port}", "--num-cpus=2", "--include-dashboard=false"]
+    options += [
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        "--object-store-memory=100000000",
+        "--disable-usage-stats",
+    ]
     # The paths of its sockets are bounded, so that the test's folder is too deep.
-    place = Path("/tmp") / f"simcoll-ray-{os.getpid()}"
-    start = [ray, "start", "--head", "--node-ip-address=127.0.0.1", *options, "--object-store-memory=100000000"]
-    subprocess.run(
-        [*start, f"--temp-dir={place}", "--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats"],
+    place = Path(tempfile.gettempdir()) / f"simcoll-ray-{os.getpid()}"
+    head = subprocess.Popen(
+        [ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", *options, f"--temp-dir={place}", _STORE],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=True,
-        capture_output=True,
-        timeout=120,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
+    assert head.stdout is not None
     try:
+        said = ""
+        while "--block" not in said:
+            said = head.stdout.readline()
+            assert said, "Ray did not start"
         yield f"ray://127.0.0.1:{port}"
     finally:
-        subprocess.run([ray, "stop", "--force"], check=False, capture_output=True, timeout=120)
+        # `ray stop` would end all that Ray runs on this machine, also for others.
+        head.terminate()
+        head.communicate()
         shutil.rmtree(place, ignore_errors=True)
 
 
