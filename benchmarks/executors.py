@@ -128,14 +128,17 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2_000, help="of each rank (default: %(default)s)")
     parser.add_argument("--preflight", type=int, default=512, metavar="RANKS", help="0: not (default: %(default)s)")
     parser.add_argument("--search", action=argparse.BooleanOptionalAction, default=True, help="of layouts")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=(0, 1, 2), help="0: without a cluster (default: 0 1 2)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of the table")
     options = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for work, words in commands(folder, options):
-            rows += [measured(work, words, folder, workers, 2) for workers in (0, 1, 2)]
-        rows += [searched(folder, workers) for workers in (0, 1, 2) if options.search]
+            rows += [measured(work, words, folder, workers, 2) for workers in options.workers]
+        rows += [searched(folder, workers) for workers in options.workers if options.search]
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return

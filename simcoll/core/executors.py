@@ -60,7 +60,7 @@ class Spread:
         try:
             while True:
                 for item in islice(waiting, max(0, 2 * self._slots() - len(pending))):
-                    pending[self.executor.submit(function, item)] = item
+                    pending[self._submitted(function, item)] = item
                 if not pending:
                     return
                 for future in self._ended(pending):
@@ -68,6 +68,12 @@ class Spread:
         finally:
             for future in pending:
                 future.cancel()
+
+    def _submitted(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
+        try:
+            return self.executor.submit(function, item)
+        except Exception as error:
+            raise self._lost(_reason(error)) from error
 
     def _ended(self, pending: Iterable[Future[Result]]) -> list[Future[Result]]:
         """At least one task that has ended; raises ExecutorError where no worker has been there for long."""
@@ -101,7 +107,7 @@ class Spread:
 
     def check_workers(self, seconds: float) -> None:
         """Raise ExecutorError where no worker answers in so many seconds, or one has another simcoll."""
-        answer = self.executor.submit(version_of, "simcoll")
+        answer = self._submitted(version_of, "simcoll")
         if not wait([answer], seconds).done:
             answer.cancel()
             raise ExecutorError(f"--executor {self.address}: no worker has answered within {seconds:g} s")
@@ -236,6 +242,13 @@ def _options(address: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def _ray(address: str) -> Iterator[Spread]:
     ray = _engine("ray", "Ray", "ray", address)
+
+    def slots() -> int:
+        # Its errors are of many kinds where the cluster has gone.
+        with contextlib.suppress(Exception):
+            return int(ray.cluster_resources().get("CPU", 0))
+        return 0
+
     # A client's address, or that of a node of the cluster, or none, for one that this machine belongs to.
     named = os.environ.get("RAY_ADDRESS", "auto") if address == "ray" else address
     try:
@@ -248,7 +261,7 @@ def _ray(address: str) -> Iterator[Spread]:
     except (OSError, ValueError, RuntimeError, ImportError, AssertionError) as error:
         raise ExecutorError(f"--executor {address}: no Ray cluster can be reached: {_reason(error)}") from error
     try:
-        spread = Spread(_RayExecutor(ray), address, lambda: int(ray.cluster_resources().get("CPU", 0)))
+        spread = Spread(_RayExecutor(ray), address, slots)
         spread.check_workers(_FIRST_SECONDS)
         yield spread
     finally:

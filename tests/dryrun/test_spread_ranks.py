@@ -115,12 +115,12 @@ if rank == 5:
 
 def end_worker_once(server: socket.socket) -> None:
     """Kill the worker below which the first rank that calls runs, and let the next one go on."""
-    first, _ = server.accept()
-    rank = first.recv(16)
-    # Below the worker is the task, below that the rank's keeper.
-    keeper = stat_fields(rank.decode())[1]
-    task = stat_fields(keeper)[1]
-    os.kill(int(stat_fields(task)[1]), signal.SIGKILL)
+    with server.accept()[0] as first:
+        rank = first.recv(16).decode()
+        # Below the worker is the task, below that the rank's keeper.
+        keeper = stat_fields(rank)[1]
+        task = stat_fields(keeper)[1]
+        os.kill(int(stat_fields(task)[1]), signal.SIGKILL)
     server.accept()[0].close()
 
 
