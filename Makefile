@@ -155,6 +155,21 @@ $(FRAMEWORKS)/.simcoll-ready: pyproject.toml constraints.txt
 		--group dev --group frameworks
 	@touch $@
 
+# Kept apart from .venv: Ray alone is 80 MB.
+EXECUTORS := .venv-executors
+test-executors: $(READY) $(EXECUTORS)/.simcoll-ready  ## what --executor names, on real clusters of Dask and Ray; makes .venv-executors once
+	@$(EXECUTORS)/bin/python -m pytest tests/core/test_executors.py tests/dryrun/test_spread_ranks.py $(ARGS)
+
+bench-executors: $(READY) $(EXECUTORS)/.simcoll-ready  ## verify, preflight and a search on one and on two workers of Dask
+	@$(EXECUTORS)/bin/python -m benchmarks.executors $(ARGS)
+
+$(EXECUTORS)/.simcoll-ready: pyproject.toml constraints.txt
+	@echo "simcoll: setting up $(EXECUTORS) (once)" >&2
+	@"$(PYTHON)" -m venv --clear $(EXECUTORS)
+	@$(EXECUTORS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
+	@$(EXECUTORS)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,dask,ray,slurm]' --group dev
+	@touch $@
+
 # Other versions than the pinned ones, each in an environment of its own with the newest of all other packages.
 test-core:  ## the tests of what needs no torch; PYTHON=python3.13 names another Python, 3.10 or newer
 	@$(MAKE) --no-print-directory with-versions VERSIONS=.venv-$(notdir $(PYTHON)) WANTED=.

@@ -44,6 +44,14 @@ class PricingError(SimcollError, ValueError):
     """A job that cannot be priced as asked: what was given, what was expected, what to do."""
 
 
+class ExecutorError(SimcollError):
+    """Work cannot be spread (``--executor``): what was given, what went wrong; ``code`` is the exit code."""
+
+    def __init__(self, message: str, code: int = BAD_INPUT) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class UnreadableError(ValueError):
     """A file is no record (black box, Flight Recorder dump) that this version reads: what was found, what to give."""
 

@@ -14,7 +14,9 @@ from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.host_files import HOST_PATTERN, KERNEL_PATTERN, RAS_PATTERN
 from simcoll.blackbox.reader_pool import Progress, read_files
+from simcoll.blackbox.spread_reading import read_spread
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, TRACEBACK_SUFFIX
+from simcoll.core.executors import Spread
 from simcoll.core.trace import LaunchOutcome, Trace
 from simcoll.verifier.flight_recorder import Dump, traces_of
 from simcoll.verifier.flight_recorder.jobs import merge
@@ -48,18 +50,23 @@ def gather(
     since_ns: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
+    spread: Spread | None = None,
 ) -> RunRecords:
     """Read black boxes and Flight Recorder dumps; of black boxes those of one run: the newest, its last attempt.
 
     The dumps of that run are put together with its black boxes (:mod:`simcoll.verifier.flight_recorder.jobs`).
 
     ``paths`` are files and folders; ``since_ns`` (wall clock) leaves out the black boxes of earlier runs in the same
-    folder. ``workers`` and ``progress`` are as :func:`simcoll.blackbox.reader_pool.read_files` takes them.
+    folder. ``workers`` and ``progress`` are as :func:`simcoll.blackbox.reader_pool.read_files` takes them. With
+    ``spread`` its workers read the files; raises ExecutorError where they cannot.
     """
     paths = list(paths)
     found = [find_records(path) for path in paths]
     files = list(dict.fromkeys(file for one in found for file in one.files))
-    outcomes = read_files(files, workers=workers, progress=progress)
+    if spread is None:
+        outcomes = read_files(files, workers=workers, progress=progress)
+    else:
+        outcomes = read_spread(files, spread, progress)
     boxes = [one for one in outcomes if isinstance(one, BlackBox) and one.created_ns >= since_ns]
     dumps = [one for one in outcomes if isinstance(one, Dump)]
     unreadable = [str(one) for one in outcomes if isinstance(one, UnreadableError)]

@@ -37,7 +37,7 @@ _OF_ARRAYS = frozenset({"dtype", "ndarray", "scalar", "_frombuffer", "_reconstru
 class Sender:
     """Writes values to a pipe."""
 
-    pipe: RawIOBase
+    pipe: RawIOBase | BytesIO
     _numbers: dict[object, int] = field(default_factory=dict)
     _seen: dict[int, tuple[int, object]] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class _Pickler(pickle.Pickler):
 class Receiver:
     """Reads what a :class:`Sender` wrote; ``kept`` holds one object of each shared value, whichever process sent it."""
 
-    pipe: RawIOBase
+    pipe: RawIOBase | BytesIO
     kept: dict[object, object]
     _shared: list[object] = field(default_factory=list)
 
@@ -136,13 +136,13 @@ def _key(value: object) -> object:
     return (value, value.callers, value.through) if isinstance(value, Source) else value
 
 
-def _write(pipe: RawIOBase, view: memoryview) -> None:
+def _write(pipe: RawIOBase | BytesIO, view: memoryview) -> None:
     view = view.cast("B")
     while view:
         view = view[pipe.write(view) or 0 :]
 
 
-def _read(pipe: RawIOBase, size: int) -> memoryview:
+def _read(pipe: RawIOBase | BytesIO, size: int) -> memoryview:
     """So many bytes; raises EOFError where they end before."""
     data = view = np.empty(size, np.uint8).data
     while view:

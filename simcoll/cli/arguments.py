@@ -75,6 +75,16 @@ def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=DRY_RUN_SECONDS, help="for each rank (600)")
     parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
     parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")
+    add_executor_argument(parser)
+
+
+def add_executor_argument(parser: argparse._ActionsContainer) -> None:
+    """Add ``--executor`` to a command whose work can be spread."""
+    parser.add_argument(
+        "--executor",
+        metavar="ADDRESS",
+        help="spread the work over a cluster: tcp://HOST:PORT (Dask), ray://HOST:PORT, slurm:..., or local processes",
+    )
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,18 +1,10 @@
-"""Carries a dry run out, in this process alone or in several that a launcher has started; imports torch.
-
-Imports what training scripts import, before ranks are forked: each of them then has it at once.
-"""
+"""Carries a dry run out: in this process, in several that a launcher has started, or by an executor; imports torch."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import fcntl
-import gc
-import importlib
 import math
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,52 +15,20 @@ from pathlib import Path
 from simcoll.blackbox.reader_pool import cores
 from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
+from simcoll.core.executors import Spread, opened
 from simcoll.dryrun.distributed import GivenUpError, Rendezvous, SharedDryRun, join
 from simcoll.dryrun.driver import DryRunPlan, Runner, remove_earlier, run_and_judge
 from simcoll.dryrun.outer_job import OuterJob
+from simcoll.dryrun.prepared_imports import import_for_ranks
 from simcoll.dryrun.rank.settings import DryRun
-from simcoll.errors import BAD_INPUT, CANNOT_START, FINDINGS
+from simcoll.dryrun.spread_ranks import SpreadRanks
+from simcoll.errors import BAD_INPUT, CANNOT_START, FINDINGS, ExecutorError
 from simcoll.launch.preconditions import PreconditionError
 from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report
 
-_MODULES = (
-    "torch.distributed.device_mesh",
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.pipelining",
-    "torch.distributed.checkpoint",
-    "torch.nn.parallel",
-    "torch._dynamo",
-    "torch.optim",
-    "torch.utils.data",
-)
-
-
-def warm_up() -> None:
-    """Import these, as far as this torch has them, and keep their memory shared with the ranks to come."""
-    for name in _MODULES:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    gc.freeze()
-    atexit.register(thaw)
-
-
-def thaw() -> None:
-    """Undo the freezing before the interpreter ends, where nanobind would print all frozen objects as leaked.
-
-    That is so where triton is imported, which is bound with it. Elsewhere the last collection need not search it all.
-    """
-    if "triton" in sys.modules:
-        gc.unfreeze()
-
-
-_GIB = 1 << 30
 _LONG_SECONDS = 60.0
 _INTERRUPTED = 130
-_LEAST_FREE = 1 << 28
-"""Address space that a rank needs beyond that of a process with torch."""
-
 
 Conclude = Callable[[Report, DryRun, Output], int]
 """Concludes a dry run: shows the verdict, or its consequence, and returns the exit code."""
@@ -93,7 +53,8 @@ def show_complete(report: Report, dry_run: DryRun, output: Output) -> int:
 class DryRunRequest:
     """A dry run as it was asked for; ``folder`` makes the folder of its results.
 
-    ``check`` checks what it runs, where processes of a job say together what is wrong with it.
+    ``check`` checks what it runs, where processes of a job say together what is wrong with it. ``executor`` is the
+    address of the one whose workers run the ranks.
     """
 
     dry_run: DryRun
@@ -101,22 +62,26 @@ class DryRunRequest:
     folder: Callable[[], Path]
     check: Callable[[], None]
     conclude: Conclude = show
+    executor: str | None = None
 
 
 def carry_out(request: DryRunRequest, job: OuterJob | None, output: Output) -> int:
     """Run the ranks; the first process concludes, and all end with its exit code."""
     try:
+        if request.executor is not None:
+            with opened(request.executor) as spread:
+                return _lead(request, _Team(spread=spread), output)
         with nullcontext() if job is None else _meeting(job) as meeting:
             if meeting is not None:
                 request.check()
                 if meeting.job.number:
                     return _serve(request, meeting)
-            return _lead(request, meeting, output)
+            return _lead(request, _Team(meeting), output)
     except GivenUpError as error:
         if error.is_shown and job is not None and job.number:
             return error.code
         return output.refuse(error.code, str(error))
-    except PreconditionError as error:
+    except (PreconditionError, ExecutorError) as error:
         return output.refuse(error.code, str(error))
 
 
@@ -142,10 +107,18 @@ def _meeting(job: OuterJob) -> Iterator[Rendezvous]:
         meeting.leave()
 
 
-def _lead(request: DryRunRequest, meeting: Rendezvous | None, output: Output) -> int:
+@dataclass(frozen=True, slots=True)
+class _Team:
+    """Those that run ranks beside this process, or for it: processes of a job, or an executor's workers."""
+
+    meeting: Rendezvous | None = None
+    spread: Spread | None = None
+
+
+def _lead(request: DryRunRequest, team: _Team, output: Output) -> int:
     dry_run = replace(request.dry_run, folder=request.folder())
     with _alone_in(dry_run.folder):
-        return _lead_in(dry_run, request, meeting, output)
+        return _lead_in(dry_run, request, team, output)
 
 
 @contextmanager
@@ -167,20 +140,31 @@ def _lock(held: int, folder: Path) -> None:
         raise PreconditionError(BAD_INPUT, f"another dry run is writing into {folder}; {advice}") from None
 
 
-def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None, output: Output) -> int:
+def _lead_in(dry_run: DryRun, request: DryRunRequest, team: _Team, output: Output) -> int:
     remove_earlier(dry_run.folder)
-    _warm(dry_run)
-    plan = _plan(request.plan, meeting)
-    team = None if meeting is None else SharedDryRun(meeting, dry_run, plan)
-    run: Runner | None = None if team is None else team.run
+    import_for_ranks(dry_run)
+    plan = _plan(request.plan, team.meeting)
+    shared = None if team.meeting is None else SharedDryRun(team.meeting, dry_run, plan)
+    runner = _runner(shared, team.spread, request.plan)
     with progress_bar("dry run", shown=not output.plain) as progress:
         forecast = Forecast(dry_run, output.warn, progress, chosen=plan.ranks is not None)
-        report, traces = run_and_judge(dry_run, plan, forecast.update, run)
+        report, traces = run_and_judge(dry_run, plan, forecast.update, runner)
     output.save(report, dry_run.folder, traces)
     code = request.conclude(report, dry_run, output)
-    if team is not None:
-        team.conclude(code)
+    if shared is not None:
+        shared.conclude(code)
     return code
+
+
+def _runner(shared: SharedDryRun | None, spread: Spread | None, plan: DryRunPlan) -> Runner | None:
+    """Runs ranks with other processes or by an executor; None for this process alone."""
+    if shared is not None:
+        run = shared.run
+        return Runner(lambda dry_run, ranks, done: run(ranks, done), repeats=False)
+    if spread is None:
+        return None
+    elsewhere = SpreadRanks(spread, plan)
+    return Runner(elsewhere.run, repeats=True, were_parted=elsewhere.were_parted)
 
 
 class Forecast:
@@ -228,22 +212,10 @@ def _serve(request: DryRunRequest, meeting: Rendezvous) -> int:
     # The ranks' files are sent to the first process, which may not share this one's disk.
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         dry_run = replace(request.dry_run, folder=Path(folder))
-        _warm(dry_run)
+        import_for_ranks(dry_run)
         return SharedDryRun(meeting, dry_run, _plan(request.plan, meeting)).serve()
 
 
 def _plan(plan: DryRunPlan, meeting: Rendezvous | None) -> DryRunPlan:
     beside = 1 if meeting is None else meeting.job.beside
     return replace(plan, jobs=plan.jobs or max(1, cores() // beside))
-
-
-def _warm(dry_run: DryRun) -> None:
-    """Import what ranks need; raises :class:`PreconditionError` where their memory is not enough for that alone."""
-    warm_up()
-    own = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    if dry_run.memory is not None and dry_run.memory < own + _LEAST_FREE:
-        raise PreconditionError(
-            BAD_INPUT,
-            f"--memory {dry_run.memory / _GIB:.3g}: torch alone takes {own / _GIB:.2f} GiB of address space; "
-            f"give {(own + 4 * _LEAST_FREE) / _GIB:.1f} or more",
-        )

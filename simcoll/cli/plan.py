@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcoll.cli.arguments import add_output_arguments, add_topology_arguments, topology_request
+from simcoll.cli.arguments import add_executor_argument, add_output_arguments, add_topology_arguments, topology_request
 from simcoll.cli.output import Output
+from simcoll.core.executors import opened
 from simcoll.core.io import stated_path
 from simcoll.core.units import counted, show_seconds
-from simcoll.errors import BAD_INPUT, OK, SimcollError, UsageError
+from simcoll.errors import BAD_INPUT, OK, ExecutorError, SimcollError, UsageError
 from simcoll.topology.request import TopologyRequest
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--search", action="store_true", help="rank the layouts that fit; layout options that are given stay fixed"
     )
+    add_executor_argument(parser)
     parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="the price of a GPU-hour, to price tokens")
     parser.add_argument("--csv", metavar="FILE", type=stated_path, help="price each row of a file of measured steps")
     parser.add_argument("--html", metavar="FILE", type=stated_path, help="also write a page with pictures")
@@ -83,6 +85,7 @@ class PlanRequest:
     search: bool = False
     gpu_hour: float | None = None
     html: Path | None = None
+    executor: str | None = None
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -91,6 +94,7 @@ def run_command(options: argparse.Namespace) -> int:
     layout = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     request = PlanRequest(options.model, topology_request(options), options.framework, options.csv, layout)
     request = replace(request, search=options.search, gpu_hour=options.gpu_hour, html=options.html)
+    request = replace(request, executor=options.executor)
     return price_plan(request, Output(json=options.json, plain=options.plain))
 
 
@@ -105,6 +109,8 @@ def price_plan(request: PlanRequest, output: Output) -> int:
             raise UsageError("no model is given; give --model NAME, such as llama3-70b, or a .toml file, or --csv FILE")
         if request.gpu_hour is not None and not 0 < request.gpu_hour < _MOST_PRICE:
             raise UsageError(f"--gpu-hour {request.gpu_hour:g}: expected a price above 0 and below {_MOST_PRICE:g}")
+        if request.executor is not None and not request.search:
+            raise UsageError("--executor spreads a search; give --search too, or leave it out")
         if request.search:
             best = _search(request, request.model)
             _write_page(request, best.plans)
@@ -113,6 +119,8 @@ def price_plan(request: PlanRequest, output: Output) -> int:
             found = _plan(request, request.model)
             _write_page(request, [found])
             output.render(_picture(found, request.gpu_hour), lambda: _priced(_with_program(found), [found], request))
+    except ExecutorError as error:
+        return output.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
         return output.refuse(BAD_INPUT, str(error))
     return OK
@@ -141,8 +149,11 @@ def _search(request: PlanRequest, model: str) -> Found:
     from simcoll.plan.search import search
 
     described, topology = model_named(model), _network(request)
-    with progress_bar("pricing layouts", "sorting") as tell:
-        return search(described, topology, Framework(request.framework), request.layout, tell=tell)
+    framework = Framework(request.framework)
+    with contextlib.ExitStack() as stack:
+        spread = None if request.executor is None else stack.enter_context(opened(request.executor))
+        tell = stack.enter_context(progress_bar("pricing layouts", "sorting"))
+        return search(described, topology, framework, request.layout, tell=tell, spread=spread)
 
 
 def _write_page(request: PlanRequest, plans: Sequence[Plan]) -> None:

@@ -85,6 +85,7 @@ class PreflightRequest:
     timeout: float
     memory: float | None
     jobs: int | None
+    executor: str | None
     require: str | None
     topology: TopologyRequest
 
@@ -157,6 +158,7 @@ class PreflightRequest:
             lambda: prepare_folder(self.out, min(_RESERVED, len(ranks or range(size)))),
             self.check_program,
             conclude or (show if self.require is None else show_complete),
+            self.executor,
         )
 
 
@@ -172,6 +174,10 @@ def preflight(request: PreflightRequest, output: Output, conclude: Conclude | No
         size, local = request.sizes()
         ranks = request.chosen_ranks(size)
         request.check()
+        if job is not None and request.executor is not None:
+            raise UsageError(
+                f"--executor {request.executor}: this is {job.name} of a launcher; start it once, without one"
+            )
         if job is None:
             # Before torch takes its seconds; processes of a job say it together, when they have met.
             request.check_program()

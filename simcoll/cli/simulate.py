@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import math
 import os
 import shlex
@@ -15,11 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.engine.schedules import SENDS
 from simcoll.backends.simulated import simulate
-from simcoll.cli.arguments import add_output_arguments, add_report_files, add_topology_arguments, request_of
+from simcoll.cli.arguments import (
+    add_executor_argument,
+    add_output_arguments,
+    add_report_files,
+    add_topology_arguments,
+    request_of,
+)
 from simcoll.cli.files import sarif_text, write_file, write_recorded_timeline
 from simcoll.cli.output import Output
+from simcoll.core.executors import opened
 from simcoll.core.io import stated_path
-from simcoll.errors import BAD_INPUT, CANNOT_START, SimcollError, UsageError
+from simcoll.errors import BAD_INPUT, CANNOT_START, ExecutorError, SimcollError, UsageError
 from simcoll.launch.preconditions import PreconditionError, check_script, check_torch
 from simcoll.simulation.backends import Run, run_gloo, run_of, run_simulated, run_threaded
 from simcoll.simulation.explore import explore
@@ -59,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", metavar="N", type=int, help="seed of the schedule (default: the scenario's, or 0)")
     parser.add_argument("--schedule", metavar="TEXT", help="replay this schedule, as an exploration gave it")
     parser.add_argument("--explore", metavar="N", type=int, help="try N schedules, report the smallest that fails")
+    add_executor_argument(parser)
     parser.add_argument("--sends", choices=SENDS, help="when a send ends (default: the scenario's, or synchronous)")
     parser.add_argument("--check", action="store_true", help="exit 0 exactly when all is as the scenario expects")
     parser.add_argument(
@@ -92,6 +102,7 @@ class SimulateRequest:
     seed: int | None
     schedule: str | None
     explore: int | None
+    executor: str | None
     sends: str | None
     check: bool
     stall: float
@@ -109,6 +120,8 @@ class SimulateRequest:
             raise UsageError(f"--stall {self.stall}: expected seconds, more than 0")
         if self.explore is not None and self.schedule is not None:
             raise UsageError("--explore and --schedule: give one of them, a schedule is what exploring finds")
+        if self.executor is not None and self.explore is None:
+            raise UsageError("--executor spreads an exploration; give --explore N too, or leave it out")
         simulated = {"explore": self.explore, "schedule": self.schedule, "sends": self.sends}
         given = [f"--{name}" for name, value in simulated.items() if value is not None]
         if self.backend != "simulated" and given:
@@ -128,7 +141,7 @@ def play_and_judge(request: SimulateRequest, output: Output) -> int:
         program = _program_of(request.target)
         simulation = _of_scenario(request, output) if program is None else _of_program(request, *program, output)
         _write_files(request, simulation, output)
-    except PreconditionError as error:
+    except (PreconditionError, ExecutorError) as error:
         return output.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
         return output.refuse(BAD_INPUT, str(error))
@@ -151,11 +164,9 @@ def _of_scenario(request: SimulateRequest, output: Output) -> Simulation:
     )
     topology = request.graph(scenario)
     if request.explore is not None:
-
-        def program(comm: Any) -> object:
-            return play(scenario, comm)
-
-        simulated = _explored(request, output, program, scenario.ranks, topology, scenario.seed, scenario.sends)
+        simulated = _explored(
+            request, output, functools.partial(play, scenario), scenario.ranks, topology, scenario.seed, scenario.sends
+        )
     else:
         simulated = run_simulated(
             scenario, topology, seed=scenario.seed, sends=scenario.sends, schedule=request.schedule
@@ -186,7 +197,9 @@ def _of_program(request: SimulateRequest, path: Path, function: str, output: Out
         raise UsageError(f"{other}: goes with a scenario; a Python program runs on simulated ranks")
     if request.ranks is None:
         raise UsageError(f"{request.target}: how many ranks run it? give --ranks N")
-    program, topology = _loaded(path, function), request.graph(None)
+    found = path if request.executor is None else path.absolute()  # a worker has a working directory of its own
+    program, topology = _LoadedProgram(found, function), request.graph(None)
+    program.load()
     seed, sends = request.seed or 0, request.sends or SENDS[0]
     if request.explore is not None:
         run = _explored(request, output, program, request.ranks, topology, seed, sends)
@@ -206,7 +219,9 @@ def _explored(
     sends: str,
 ) -> Run:
     """Try schedules; the run that failed with the smallest one, or else the one in the default order."""
-    found = explore(program, ranks, request.explore or 1, topology, seed, sends=sends)
+    with contextlib.ExitStack() as stack:
+        spread = None if request.executor is None else stack.enter_context(opened(request.executor))
+        found = explore(program, ranks, request.explore or 1, topology, seed, sends=sends, spread=spread)
     if found.failing is None:
         output.warn(f"{found.tried:,} schedules tried, none fails")
         return run_of(simulate(program, ranks, topology, sends=sends), topology)
@@ -287,6 +302,22 @@ def _program_of(target: str) -> tuple[Path, str] | None:
     return (Path(target), "main") if target.endswith(".py") else None
 
 
+@dataclass(frozen=True, slots=True)
+class _LoadedProgram:
+    """A function of a file, loaded once in each process: as a value it can be sent to a worker that sees the file."""
+
+    path: Path
+    function: str
+
+    def load(self) -> Callable[[Any], object]:
+        """The function; raises PreconditionError where it cannot be had."""
+        return _loaded(self.path, self.function)
+
+    def __call__(self, comm: Any) -> object:
+        return self.load()(comm)
+
+
+@functools.cache
 def _loaded(path: Path, function: str) -> Callable[[Any], object]:
     """The function that a Python program defines; raises PreconditionError where it cannot be had."""
     import runpy

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.blackbox.gather import RunRecords, gather
+from simcoll.blackbox.reader_pool import Progress
 from simcoll.cli.arguments import (
+    add_executor_argument,
     add_github_argument,
     add_output_arguments,
     add_report_files,
@@ -24,10 +26,11 @@ from simcoll.cli.files import sarif_text, write_file, write_recorded_timeline
 from simcoll.cli.output import Output, warn
 from simcoll.cli.progress import progress_bar
 from simcoll.cli.records import check_reachable, failed_at_once, judged, no_records, warn_of_damage
+from simcoll.core.executors import opened
 from simcoll.core.io import stated_path
 from simcoll.core.ranges import parse_ranks
 from simcoll.core.trace import Trace
-from simcoll.errors import BAD_INPUT, SimcollError, UsageError
+from simcoll.errors import BAD_INPUT, ExecutorError, SimcollError, UsageError
 from simcoll.topology.request import TopologyRequest
 from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Report
@@ -68,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown.add_argument("--ranks", metavar="LIST", help="only these ranks, such as 0-3,8")
     shown.add_argument("--last", metavar="N", help="the last N calls of each rank, and N before each finding")
     shown.add_argument("--timeline", action="store_true", help="a picture of ranks by collectives, in order of time")
+    add_executor_argument(parser)
     add_topology_arguments(parser, "where the job ran: --html prices the job there and draws its bottleneck")
 
 
@@ -97,6 +101,7 @@ class VerifyRequest:
     plain: bool
     strict: bool
     github: bool
+    executor: str | None
     topology: TopologyRequest
 
     def page_topology(self) -> Topology | None:
@@ -127,7 +132,7 @@ def verify(request: VerifyRequest) -> int:
         topology, view = request.page_topology(), request.view()
         check_reachable(request.paths)
         with progress_bar(shown=not request.plain) as progress:
-            records = gather(request.paths, progress=progress)
+            records = _gathered(request, progress)
             report, traces = judged(records) if records.traces else (failed_at_once(records), ())
         warn_of_damage(records)
         if report is None:
@@ -135,10 +140,21 @@ def verify(request: VerifyRequest) -> int:
         shown = viewed(report, traces, view)
         chart = functools.partial(charted, shown, traces, view.selection)
         _write_files(request, traces, report, lambda: _page(shown, chart(), records, topology))
+    except ExecutorError as error:
+        return output.refuse(error.code, str(error))
     except SimcollError as error:
         return output.refuse(BAD_INPUT, str(error))
     output.show(shown, speeds=True)
     return exit_code(report, strict=request.strict)
+
+
+def _gathered(request: VerifyRequest, progress: Progress | None) -> RunRecords:
+    if request.executor is None:
+        return gather(request.paths, progress=progress)
+    # A worker has a working directory of its own.
+    paths = [path.absolute() for path in request.paths]
+    with opened(request.executor) as spread:
+        return gather(paths, progress=progress, spread=spread)
 
 
 def _write_files(request: VerifyRequest, traces: Sequence[Trace], report: Report, page: Callable[[], str]) -> None:

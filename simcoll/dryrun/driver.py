@@ -9,7 +9,6 @@ same on all ranks.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -68,8 +67,6 @@ class Passes:
         }
         files = {} if dry_run.files is None else made_changes(dry_run.files)
         ranks = sorted(self._given)
-        for rank in ranks:
-            (self._folder / box_name(rank)).unlink(missing_ok=True)
         sharing = dry_run.files and replace(dry_run.files, run=self.made)
         run(replace(dry_run, known=KnownInputs(self._given, self.made < MOST_PASSES), files=sharing), ranks)
         given = {**self._given, **{rank: read_inputs(self._folder / inputs_name(rank)) for rank in ranks}}
@@ -118,8 +115,18 @@ class DryRunPlan:
     choice: RankChoice = FOR_VERDICT
 
 
-Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, ProcessEnd]]
-"""Runs ranks, reports how many have ended as it goes, and leaves their records in the dry run's folder."""
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs ranks, here or elsewhere.
+
+    ``run`` tells as it goes how many have ended, and leaves their records in the dry run's folder. ``repeats`` is True
+    if it can run them again with known inputs. ``were_parted`` is True once ranks have left something for others, such
+    as files, that not all of them could see, because they ran in several places.
+    """
+
+    run: Callable[[DryRun, Sequence[int], Callable[[int], None]], dict[int, ProcessEnd]]
+    repeats: bool
+    were_parted: Callable[[], bool] = lambda: False
 
 
 def run_locally(
@@ -131,25 +138,44 @@ def run_locally(
 
 
 def run_and_judge(
-    dry_run: DryRun, plan: DryRunPlan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
+    dry_run: DryRun, plan: DryRunPlan, progress: Callable[[int, int], None] | None = None, runner: Runner | None = None
 ) -> tuple[Report, list[MemoryTrace]]:
     """Choose ranks, run each alone, replay and judge them together; returns the report and the real run's records.
 
     Black boxes and the ranks' output are left in the dry run's folder. Where the verdict rests on guessed values, the
-    ranks run again (:class:`Passes`), unless ``run`` runs them, which cannot do that.
+    ranks run again (:class:`Passes`), if ``runner`` can do that. Where ranks ran in several places, and what is wrong
+    may follow from that, all of them run again here.
     """
+
+    def run_here(known: DryRun, ranks: Sequence[int], done: Callable[[int], None]) -> dict[int, ProcessEnd]:
+        return run_locally(known, plan, ranks, done)
+
     with private_files(dry_run, plan.timeout) as prepared:
-        ran = _RanRanks(prepared, progress)
-        _run_chosen(ran, plan, run or functools.partial(run_locally, prepared, plan))
-        judged = _judge(ran)
-        pass_notes: list[str] = []
-        if run is None and (_rests_on_guesses(judged) or _rests_on_files(ran, judged)):
-            pass_notes = _run_again(ran, plan)
-            judged = _judge(ran)
+        ran, here = _RanRanks(prepared, progress), Runner(run_here, repeats=True)
+        _run_chosen(ran, plan, runner or here)
+        judged, notes = _settled(ran, runner or here)
+        if runner is not None and runner.were_parted() and _is_wrong(judged):
+            ran.run(sorted(ran.ends), here)
+            judged, notes = _settled(ran, here)
+            notes = [_RAN_TOGETHER, *notes]
     remove_inputs(dry_run.folder)
-    account = _account(ran, plan, pass_notes)
+    account = _account(ran, plan, notes)
     write_account(dry_run.folder, account)
     return report_of(judged, account, dry_run.folder), [*judged.verdict.traces]
+
+
+_RAN_TOGETHER = (
+    "ranks left files or objects for each other, which those on other workers could not find: all ran again here"
+)
+
+
+def _settled(ran: _RanRanks, runner: Runner) -> tuple[JudgedDryRun, list[str]]:
+    """The verdict after as many passes as it takes, and the report's notes on them."""
+    judged = _judge(ran)
+    if not runner.repeats or runner.were_parted() or not (_rests_on_guesses(judged) or _rests_on_files(ran, judged)):
+        return judged, []
+    notes = _run_again(ran, runner)
+    return _judge(ran), notes
 
 
 class _RanRanks:
@@ -162,32 +188,41 @@ class _RanRanks:
         self.ends: dict[int, ProcessEnd] = {}
         self.traces: tuple[Trace, ...] = ()
 
-    def run(self, ranks: Sequence[int], run: Runner) -> None:
+    def run(self, ranks: Sequence[int], runner: Runner, known: DryRun | None = None) -> None:
+        """Run ranks, once more where they have run; ``known`` is the dry run with the inputs of the pass before."""
+        for rank in ranks:
+            (self.dry_run.folder / box_name(rank)).unlink(missing_ok=True)
         before, total = self._runs, self._runs + len(ranks)
 
         def done(count: int) -> None:
             if self._progress is not None:
                 self._progress(before + count, total)
 
-        self.ends |= run(ranks, done)
+        self.ends |= runner.run(known or self.dry_run, ranks, done)
         self._runs = total
         boxes = [self.dry_run.folder / box_name(rank) for rank in self.ends]
         self.traces = gather([path for path in boxes if path.exists()]).traces
 
 
-def _run_chosen(ran: _RanRanks, plan: DryRunPlan, run: Runner) -> None:
+def _run_chosen(ran: _RanRanks, plan: DryRunPlan, runner: Runner) -> None:
     if plan.ranks is not None:
-        ran.run(plan.ranks, run)
+        ran.run(plan.ranks, runner)
         return
     size = ran.dry_run.world_size
     chosen = plan.choice.first(size)
     while chosen:
-        ran.run(chosen, run)
+        ran.run(chosen, runner)
         chosen = plan.choice.following(ran.traces, ran.ends.keys(), size)
 
 
 def _judge(ran: _RanRanks) -> JudgedDryRun:
     return judge_dry_run(ran.traces, ran.ends, ran.dry_run.world_size)
+
+
+def _is_wrong(judged: JudgedDryRun) -> bool:
+    """True if there are errors, or what may turn out to be one."""
+    wrong = any(finding.severity is Severity.ERROR for finding in judged.verdict.report.findings)
+    return wrong or bool(judged.endings.ranks(RankEnding.FAILED)) or _rests_on_guesses(judged)
 
 
 def _rests_on_guesses(judged: JudgedDryRun) -> bool:
@@ -214,11 +249,11 @@ def _rests_on_files(ran: _RanRanks, judged: JudgedDryRun) -> bool:
     return files is not None and (wrong or bool(judged.endings.ranks(RankEnding.FAILED))) and bool(made_changes(files))
 
 
-def _run_again(ran: _RanRanks, plan: DryRunPlan) -> list[str]:
+def _run_again(ran: _RanRanks, runner: Runner) -> list[str]:
     """Make passes until the ranks give the same inputs as in the one before; returns the report's notes on them."""
 
     def run_with(known: DryRun, ranks: Sequence[int]) -> None:
-        ran.run(ranks, functools.partial(run_locally, known, plan))
+        ran.run(ranks, runner, known)
 
     passes = Passes(ran.dry_run.folder, ran.ends)
     while passes.rerun(ran.dry_run, ran.traces, run_with):

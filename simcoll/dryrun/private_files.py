@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from simcoll.dryrun.process_pool import remove_tree
 from simcoll.dryrun.rank.private_mounts import mount_privately, writable_places
+from simcoll.dryrun.rank.sent_values import has_sent
 from simcoll.dryrun.rank.settings import DryRun
 from simcoll.dryrun.rank.shared_files import FileSharing, RankProgress, read_journal
 from simcoll.errors import BAD_INPUT
@@ -133,3 +134,13 @@ def made_changes(sharing: FileSharing) -> dict[int, object]:
         if entries and not sharing.progress.was_first(rank):
             found[rank] = [(entry.counts, [(one.path, one.kind) for one in entry.changes]) for entry in entries]
     return found
+
+
+def have_shared(dry_run: DryRun) -> bool:
+    """True if ranks have left anything for others: files, objects, small messages, keys, the shapes of a stage."""
+    if dry_run.files is None:
+        return False
+    base = dry_run.files.base
+    journals = (read_journal(path)[0] for path in (base / "journals").glob("*"))
+    changed = any(entry.changes for entries in journals for entry in entries)
+    return changed or has_sent(base) or any(dry_run.folder.glob("rank*.stage*"))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import networkx as nx
 
+from simcoll.core.executors import Spread
 from simcoll.plan.layout import RECOMPUTE, Layout, LayoutError, check_layout
 from simcoll.plan.memory import GIB, memory_of
 from simcoll.plan.model import Model
@@ -46,6 +47,10 @@ class Found:
         }
 
 
+_SIZED, _PRICED = 2_000, 250
+"""So many layouts are sized, or priced, by one task of an executor."""
+
+
 def search(
     model: Model,
     topology: nx.DiGraph[Any] | Network,
@@ -54,10 +59,12 @@ def search(
     *,
     keep: int = KEPT,
     tell: Callable[[int, int], None] | None = None,
+    spread: Spread | None = None,
 ) -> Found:
     """The ``keep`` best layouts with the ``fixed`` fields of `Layout`; ``tell`` hears how many of how many are done.
 
-    Raises LayoutError where no layout divides model, batch and cluster, or none fits.
+    With ``spread`` its workers size and price the layouts; what is found is the same. Raises LayoutError where no
+    layout divides model, batch and cluster, or none fits.
     """
     network = network_of(topology)
     count = network.gpus
@@ -67,30 +74,130 @@ def search(
     if not layouts:
         check_layout(widest, model, count)
         raise LayoutError(f"no layout of {count:,} GPUs divides {model.name} and the batch; give fewer options")
-    rates, capacity = Rates(network.family, widest.dtype, framework), network.capacity
-    fitting = (one for one in layouts if memory_of(model, one, framework=framework).total <= capacity)
-    sized = sorted(((_least_seconds(model, one, rates), one) for one in fitting), key=lambda pair: pair[0])
-    if not sized:
-        least = min(memory_of(model, one, framework=framework).total for one in layouts) / GIB
+    job = _Search(model, network, framework, Rates(network.family, widest.dtype, framework), keep)
+    sized = sorted(job.sized(layouts, spread), key=lambda one: one.seconds)
+    fitting = [one for one in sized if one.bytes <= network.capacity]
+    if not fitting:
+        least = min(one.bytes for one in sized) / GIB
         raise LayoutError(
             f"none of {len(layouts):,} layouts of {model.name} fits: the smallest takes {least:,.1f} GiB of "
-            f"{capacity / GIB:,.0f}; give more GPUs, or --recompute full"
+            f"{network.capacity / GIB:,.0f}; give more GPUs, or --recompute full"
         )
-    best: list[tuple[float, int, Plan]] = []
-    for place, (least_seconds, layout) in enumerate(sized):
-        if len(best) == keep and least_seconds >= -best[0][0]:
-            # The rest computes for longer still.
-            break
-        found = plan_of(model, layout, network, framework)
-        entry = (-found.step_seconds, -place, found)
-        if len(best) < keep:
-            heapq.heappush(best, entry)
-        else:
-            heapq.heappushpop(best, entry)
+    best = _Best(keep)
+    for done, found in job.priced(fitting, best, spread):
+        best.add(found)
         if tell is not None:
-            tell(place + 1, len(sized))
-    plans = [found for _, _, found in sorted(best, reverse=True)]
-    return Found(plans, len(layouts), len(sized))
+            tell(done, len(fitting))
+    return Found(best.plans(), len(layouts), len(fitting))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """A layout, the bytes that it takes, and where that fits, the least seconds of a step."""
+
+    layout: Layout
+    bytes: float
+    seconds: float
+
+
+_Priced = tuple[int, Plan]
+"""A plan, and its place among all that fit: the first of equal ones is kept."""
+
+
+@dataclass(slots=True)
+class _Best:
+    """The plans with the shortest steps so far."""
+
+    keep: int
+    _heap: list[tuple[float, int, Plan]] = field(default_factory=list)
+
+    @property
+    def worst(self) -> float:
+        """The step time that a plan has to beat."""
+        return -self._heap[0][0] if len(self._heap) == self.keep else float("inf")
+
+    def add(self, found: Iterable[_Priced]) -> None:
+        """Take plans in, as far as they are among the best."""
+        for place, plan in found:
+            entry = (-plan.step_seconds, -place, plan)
+            if len(self._heap) < self.keep:
+                heapq.heappush(self._heap, entry)
+            else:
+                heapq.heappushpop(self._heap, entry)
+
+    def priced(self) -> list[_Priced]:
+        """The best plans with their places, the first one first."""
+        return [(-place, plan) for _, place, plan in sorted(self._heap, reverse=True)]
+
+    def plans(self) -> list[Plan]:
+        """The best plans, the first one first."""
+        return [plan for _, plan in self.priced()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What a layout is sized and priced for; its tasks run here or on an executor's workers."""
+
+    model: Model
+    network: Network
+    framework: Framework
+    rates: Rates
+    keep: int
+
+    def sized(self, layouts: Sequence[Layout], spread: Spread | None) -> Iterator[_Sized]:
+        """The layouts with their bytes and least seconds, in their order."""
+        if spread is None:
+            yield from self.size(layouts)
+            return
+        chunks = {begin: layouts[begin : begin + _SIZED] for begin in range(0, len(layouts), _SIZED)}
+        found = {begin: each for (begin, _), each in spread.results(self._size_chunk, chunks.items())}
+        for begin in chunks:
+            yield from found[begin]
+
+    def size(self, layouts: Iterable[Layout]) -> Iterator[_Sized]:
+        """The layouts with their bytes and least seconds; those that do not fit are last in any order of seconds."""
+        for one in layouts:
+            total = memory_of(self.model, one, framework=self.framework).total
+            fits = total <= self.network.capacity
+            yield _Sized(one, total, _least_seconds(self.model, one, self.rates) if fits else float("inf"))
+
+    def _size_chunk(self, chunk: tuple[int, Sequence[Layout]]) -> list[_Sized]:
+        return list(self.size(chunk[1]))
+
+    def priced(
+        self, fitting: Sequence[_Sized], best: _Best, spread: Spread | None
+    ) -> Iterator[tuple[int, Sequence[_Priced]]]:
+        """Plans of the layouts as they are priced, and how many are done; none that cannot be among the best."""
+        if spread is None:
+            for place, one in enumerate(fitting):
+                if one.seconds >= best.worst:
+                    # The rest computes for longer still.
+                    return
+                yield place + 1, [(place, self._plan(one.layout))]
+            return
+        done = 0
+        for (_, chunk), found in spread.results(self._price_chunk, self._chunks(fitting, best)):
+            done += len(chunk)
+            yield done, found
+
+    def _chunks(self, fitting: Sequence[_Sized], best: _Best) -> Iterator[tuple[int, Sequence[_Sized]]]:
+        """Layouts for a task, and the place of the first; each is made when there is a worker for it."""
+        for begin in range(0, len(fitting), _PRICED):
+            if fitting[begin].seconds >= best.worst:
+                return
+            yield begin, fitting[begin : begin + _PRICED]
+
+    def _price_chunk(self, chunk: tuple[int, Sequence[_Sized]]) -> list[_Priced]:
+        begin, layouts = chunk
+        best = _Best(self.keep)
+        for place, one in enumerate(layouts, begin):
+            if one.seconds >= best.worst:
+                break
+            best.add([(place, self._plan(one.layout))])
+        return best.priced()
+
+    def _plan(self, layout: Layout) -> Plan:
+        return plan_of(self.model, layout, self.network, self.framework)
 
 
 def candidates(model: Model, gpus: int, fixed: Mapping[str, Any]) -> Iterator[Layout]:

@@ -7,8 +7,8 @@ removing decisions as long as it fails in the same way (Zeller and Hildebrandt, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import networkx as nx
@@ -17,6 +17,7 @@ from simcoll.backends.engine.outcome import Outcome
 from simcoll.backends.engine.schedules import Choices, InOrder, Random, ReplayedSchedule, schedule_of
 from simcoll.backends.simulated import simulate
 from simcoll.backends.simulated.object_calls import ObjectComm
+from simcoll.core.executors import Spread
 from simcoll.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -26,6 +27,9 @@ _FEW = (1, 2, 3)
 
 _SHRINKING = 500
 """At most so many runs shrink a failing schedule."""
+
+_TASKS = 4
+"""A round has about so many tasks for each that an executor runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +56,121 @@ def explore(
     sends: str = "synchronous",
     progress: Callable[[int], None] | None = None,
     timeout: float | None = None,
+    spread: Spread | None = None,
 ) -> Exploration[T]:
     """Run ``program(comm)`` under so many ``schedules``; the arguments are those of :func:`simcoll.simulate`.
 
     A schedule fails if a rank does, or if a finding has severity error. ``progress`` is called with the number
-    tried. ``timeout`` is that of each run. Raises :class:`~simcoll.errors.ConfigurationError` for invalid arguments.
+    tried. ``timeout`` is that of each run. With ``spread`` the workers of an executor try the schedules, and what is
+    found is the same. Raises :class:`~simcoll.errors.ConfigurationError` for invalid arguments.
     """
+    run = _ProgramRun(program, world_size, topology, sends, timeout)
+    return explore_runs(run, schedules, seed, progress, spread)
 
-    def run(choices: Choices) -> Outcome[T]:
-        return simulate(program, world_size, topology, choices=choices, sends=sends, timeout=timeout)
 
-    return explore_runs(run, schedules, seed, progress)
+@dataclass(frozen=True, slots=True)
+class _ProgramRun(Generic[T]):
+    """Runs a program once; a value, so that it can be sent to a worker."""
+
+    program: Callable[[ObjectComm], T]
+    world_size: int
+    topology: nx.DiGraph[Any] | None
+    sends: str
+    timeout: float | None
+
+    def __call__(self, choices: Choices) -> Outcome[T]:
+        return simulate(
+            self.program, self.world_size, self.topology, choices=choices, sends=self.sends, timeout=self.timeout
+        )
 
 
 def explore_runs(
-    run: Callable[[Choices], Outcome[T]], schedules: int, seed: int = 0, progress: Callable[[int], None] | None = None
+    run: Callable[[Choices], Outcome[T]],
+    schedules: int,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+    spread: Spread | None = None,
 ) -> Exploration[T]:
     """Run a program under so many schedules by ``run``; the other arguments are those of :func:`explore`."""
     if schedules < 1:
         raise ConfigurationError(f"explore tries at least 1 schedule, got {schedules}")
-    failing: list[Outcome[T]] = []
-    horizon = 1
-    for number in range(schedules):
-        outcome = run(_choices(seed, number, horizon))
-        horizon = max(horizon, outcome.decisions)
-        if not outcome.ok:
-            failing.append(outcome)
-        if progress is not None:
-            progress(number + 1)
-    if not failing:
+    tried, failed, horizon, best = 0, 0, 1, None
+    for numbers in _rounds(schedules):
+        trial, longest = _Trial(run, seed, horizon), horizon
+        for one in _here(trial, numbers) if spread is None else _elsewhere(trial, numbers, spread):
+            tried, failed, longest = tried + 1, failed + one.failed, max(longest, one.decisions)
+            if one.failed and (best is None or one.size < best.size):
+                best = one
+            if progress is not None:
+                progress(tried)
+        horizon = longest
+    if best is None:
         return Exploration(schedules, 0, None)
-    return Exploration(schedules, len(failing), _shrunk(run, min(failing, key=_size)))
+    return Exploration(schedules, failed, _shrunk(run, best.outcome or _replayed(run, best)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried(Generic[T]):
+    """How the run of one schedule ended; ``outcome`` is None where it failed elsewhere, or did not fail."""
+
+    number: int
+    failed: bool
+    schedule: str
+    decisions: int
+    outcome: Outcome[T] | None = None
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """By which the smallest failure is chosen: decisions that differ, all decisions, the first schedule."""
+        return len(schedule_of(self.schedule)), self.decisions, self.number
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial(Generic[T]):
+    """Runs numbered schedules; ``horizon`` is the number of decisions among which preemptions are drawn."""
+
+    run: Callable[[Choices], Outcome[T]]
+    seed: int
+    horizon: int
+
+    def of(self, number: int) -> _Tried[T]:
+        """Try one schedule."""
+        outcome = self.run(_choices(self.seed, number, self.horizon))
+        failed = not outcome.ok
+        return _Tried(number, failed, outcome.schedule, outcome.decisions, outcome if failed else None)
+
+    def without_outcomes(self, numbers: Sequence[int]) -> list[_Tried[T]]:
+        """Try schedules on a worker: what a program returns or raises stays there."""
+        return [replace(self.of(number), outcome=None) for number in numbers]
+
+
+def _rounds(schedules: int) -> Iterator[range]:
+    """The numbers of the schedules in rounds that grow: a round is planned by what those before it have shown."""
+    begin, end = 0, 1
+    while begin < schedules:
+        yield range(begin, min(end, schedules))
+        begin, end = end, 2 * end
+
+
+def _here(trial: _Trial[T], numbers: range) -> Iterator[_Tried[T]]:
+    return map(trial.of, numbers)
+
+
+def _elsewhere(trial: _Trial[T], numbers: range, spread: Spread) -> Iterator[_Tried[T]]:
+    count = max(1, len(numbers) // (_TASKS * max(1, spread.slots())))
+    chunks = (numbers[begin : begin + count] for begin in range(0, len(numbers), count))
+    for _, found in spread.results(trial.without_outcomes, chunks):
+        yield from found
+
+
+def _replayed(run: Callable[[Choices], Outcome[T]], tried: _Tried[T]) -> Outcome[T]:
+    outcome = run(ReplayedSchedule(schedule_of(tried.schedule)))
+    if outcome.ok:
+        raise ConfigurationError(
+            f"schedule {tried.schedule!r:.200} failed on a worker and does not fail here: the program depends on more "
+            "than the order of its ranks"
+        )
+    return outcome
 
 
 def _choices(seed: int, number: int, horizon: int) -> Choices:

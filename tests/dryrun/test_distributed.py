@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.support.engines import free_port
+
+dist = pytest.importorskip("torch.distributed")
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
 
@@ -34,6 +36,12 @@ dist.all_reduce(torch.ones(8))
 
 SKIPPED = "if rank != 5:\n    dist.all_reduce(torch.ones(8))\ndist.barrier()\ndist.barrier()\n"
 DIFFERENT = "if rank < 300:\n    dist.all_reduce(torch.ones(8))\nelse:\n    dist.reduce(torch.ones(8), 0)\n"
+ODD_SIZE = """\
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(5 if dist.get_rank() == 1 else 4))
+"""
 DEATH = """
 if os.environ["HERE"].endswith(sys.argv[1]):
     keeper = open(f"/proc/{os.getppid()}/stat").read()
@@ -153,3 +161,31 @@ def test_a_script_that_one_host_lacks_ends_both(two_hosts: list[str], tmp_path: 
     assert "absent.py" in complained
     assert "absent.py" in json.loads(said)["error"]
     assert "absent.py" in other_complained
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["own store", "store of another group"])
+def test_processes_meet_at_the_address_that_they_are_given(there: bool, tmp_path: Path) -> None:
+    """As in a worker of a job whose process group has a store at that port, which is not this dry run's alone."""
+    (tmp_path / "train.py").write_text(ODD_SIZE, encoding="utf-8")
+    words = ["--world-size=6", "--json", "--jobs=1", f"--out={tmp_path / 'out'}", str(tmp_path / "train.py")]
+    kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if there else None
+    port = free_port() if kept is None else kept.port
+    for _ in range(2 if there else 1):
+        environments = [
+            {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            | {"LOCAL_WORLD_SIZE": "1"}
+            for rank in range(2)
+        ]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "simcoll", "preflight", *words],
+                env={**os.environ, **environment},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for environment in environments
+        ]
+        assert [process.wait(LIMIT) for process in processes] == [FINDINGS, FINDINGS]
+        report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+        assert [finding["culprits"] for finding in report["findings"]] == [[1]]
+        assert len(report["ranks"]) == 6

@@ -15,7 +15,6 @@ from tests.release.test_packaging import SOURCES, module_name
 LAYERS = (
     "simcoll.public_paths",
     "simcoll.errors",
-    "simcoll.spread",
     "simcoll.spec",
     "simcoll.core",
     "simcoll.values",

@@ -35,7 +35,6 @@ WITHOUT_TORCH = [
     "simcoll.reports.json_report.json_schema",
     "simcoll.reports.rules.anchor",
     "simcoll.simulation.explore.Exploration",
-    "simcoll.spread.run_share",
     "simcoll.testing.Comm",
     "simcoll.testing.FindingsError",
     "simcoll.testing.UncheckedWarning",

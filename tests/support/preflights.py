@@ -91,7 +91,7 @@ def serve() -> None:
     """Answer requests until there are no more."""
     import torch.distributed
 
-    from simcoll.cli.dry_run import warm_up
+    from simcoll.dryrun.prepared_imports import warm_up
 
     assert torch.distributed.is_available()
     warm_up()

@@ -419,8 +419,8 @@ def warm_up() -> Hidden:
     before = set(sys.modules)
     for name in TORCH:
         importlib.import_module(name)
-    from simcoll.cli.dry_run import thaw
-    from simcoll.cli.dry_run import warm_up as warm_up_for_dry_runs
+    from simcoll.dryrun.prepared_imports import thaw
+    from simcoll.dryrun.prepared_imports import warm_up as warm_up_for_dry_runs
 
     warm_up_for_dry_runs()
     atexit.unregister(thaw)  # a fork would copy all that was imported to look through it at its end

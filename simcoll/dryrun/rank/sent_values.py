@@ -16,6 +16,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -160,6 +161,11 @@ class SentValues:
 
     def _is_ahead(self, source: int) -> bool:
         return self._sharing.run == 0 and self._sharing.progress.is_ahead(source, self.rank)
+
+
+def has_sent(base: Path) -> bool:
+    """True if a rank with files in ``base`` has sent anything but the number of its collectives."""
+    return any(path.name != _file_name(_END) for path in (base / "sent").glob("*/*"))
 
 
 def _file_name(name: str) -> str:
