@@ -1,9 +1,9 @@
 """The programs that are compared, in two corpora.
 
 ``planted``: one to three programs with a planted bug for each finding code, and correct ones. SC107, SC203, SC305,
-SC801 and SC901 to SC906 are missing: none of those programs has them as its finding. ``real``: programs after public issue threads, each with
-its correct twin, which is the same file with the argument ``fixed``. All are from ``tests/programs``; the first line of
-each states the code, the culprits and the number of ranks.
+SC801 and SC901 to SC906 are missing: none of those programs has them as its finding. ``real``: programs after public
+issue threads, each with its correct twin, which is the same file with the argument ``fixed``. All are from
+``tests/programs``; the first line of each states the code, the culprits and the number of ranks.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ misuse of the memory of calls in flight: it was written to, or two calls use the
 from __future__ import annotations
 
 import logging
+import multiprocessing.util
 import sys
 import warnings
 from collections.abc import Callable
@@ -134,8 +135,31 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, traceback: Tra
     (_previous_hook or sys.__excepthook__)(kind, error, traceback)
 
 
+def watch_end_of_child(recorder: Callable[[], Recorder | None]) -> None:
+    """Note the exception that ends this process, if it is a child of ``multiprocessing``, which prints it itself.
+
+    ``torch.multiprocessing.spawn`` catches it before, and exits in its place.
+    """
+    if multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, _on_end_of_child, [recorder], exitpriority=_FIRST)
+
+
+_FIRST = 1 << 20
+
+
+def _on_end_of_child(recorder: Callable[[], Recorder | None]) -> None:
+    error = sys.exc_info()[1]
+    while isinstance(error, SystemExit):
+        error = error.__context__ if error.code else None
+    if error is not None and (noting := recorder()) is not None:
+        note_uncaught(noting, error, error.__traceback__)
+
+
 def note_uncaught(recorder: Recorder, error: BaseException, traceback: TracebackType | None) -> None:
-    """Write down the exception that ends the rank."""
+    """Write down the exception that ends the rank, once."""
+    if recorder.uncaught is error:
+        return
+    recorder.uncaught = error
     recorder.event(
         "exception",
         type=type(error).__name__,

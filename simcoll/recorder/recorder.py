@@ -57,6 +57,8 @@ class Recorder:
         self.rank = rank
         self.noted: BaseException | None = None
         """The last exception that was written down, so that it is not written again on its way up."""
+        self.uncaught: BaseException | None = None
+        """The exception that ends the rank, where it is written down."""
         self.parts_received = 0
         """Calls that brought this rank what others did not get."""
         self._handled = 0
@@ -78,6 +80,7 @@ class Recorder:
         """A recorder that writes into a box that exists already, and that no other recorder finds."""
         recorder = cls.__new__(cls)
         recorder.rank, recorder.noted, recorder._counts, recorder._box = rank, None, Counter(), box
+        recorder.uncaught = None
         recorder._handled = recorder.parts_received = 0
         return recorder
 

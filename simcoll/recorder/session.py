@@ -16,6 +16,7 @@ import torch.distributed as dist
 from simcoll.blackbox.header import created_ns
 from simcoll.core.rank_local import RankLocal
 from simcoll.core.record import Group
+from simcoll.recorder.failures import watch_end_of_child
 from simcoll.recorder.recorder import Recorder, box_name
 from simcoll.values.choice import Choice, budget_wanted
 
@@ -86,6 +87,7 @@ class Session:
             key = os.getpid(), self._out
             if key not in _recorders:
                 _recorders[key] = Recorder(self.out, self.mode, *place)
+                watch_end_of_child(self.existing_recorder)
             return _recorders[key]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
+from simcoll.blackbox import read_black_box  # noqa: E402
 from tests.support.calls import ones  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
@@ -132,3 +136,42 @@ def test_a_hook_that_was_there_before_is_called(ranks: Any) -> None:
     [ended] = ranks.run(program, 1)
     assert "mine: as it was" in ended.output
     assert len(events(ranks, 0, "exception")) == 1
+
+
+CHILDREN = """
+import multiprocessing, sys
+import torch.distributed as dist
+from torch.multiprocessing.spawn import _wrap
+
+def main(rank, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    dist.barrier()
+    if rank == 1:
+        raise ValueError("bad data")
+    dist.destroy_process_group()
+
+context, (store, error) = multiprocessing.get_context("fork"), sys.argv[1:]
+alone = [context.Process(target=main, args=(0, store)), context.Process(target=main, args=(1, store))]
+caught = [context.Process(target=_wrap, args=(main, rank, (store,), f"{error}{rank}")) for rank in range(2)]
+for child in caught if error else alone:
+    child.start()
+for child in caught if error else alone:
+    child.join()
+"""
+
+
+@pytest.mark.parametrize("error", ["", "error"], ids=["multiprocessing", "torch's spawn"])
+def test_an_exception_that_ends_a_process_started_by_the_program(error: str, tmp_path: Path) -> None:
+    """The parent's class prints it, and the function of torch's ``spawn`` catches it and writes it to a file."""
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text(CHILDREN)
+    environment = {**os.environ, "SIMCOLL_MODE": "record", "SIMCOLL_OUT": str(out)}
+    words = [sys.executable, str(script), str(tmp_path / "store"), error and str(tmp_path / error)]
+    subprocess.run(words, env=environment, check=True, capture_output=True, timeout=60)
+    raised = [
+        [event.data for event in read_black_box(out / f"rank0000{rank}.simcoll").events if event.kind == "exception"]
+        for rank in range(2)
+    ]
+    assert raised[0] == []
+    [found] = raised[1]
+    assert (found["type"], found["message"], found["source"][2]) == ("ValueError", "bad data", "main")
