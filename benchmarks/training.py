@@ -32,7 +32,11 @@ from benchmarks.tables import bench_table
 
 RANK_PROGRAM = Path(__file__).with_name("training_rank.py")
 WRAPPERS = ("ddp", "fsdp2")
-SWITCHES = {"plain": {}, "again": {}} | {name: VARIANTS[name] for name in ("record", "check", "detail", "DETAIL")}
+SWITCHES: dict[str, dict[str, str]] = {
+    "plain": {},
+    "again": {},
+    **{name: VARIANTS[name] for name in ("record", "check", "detail", "DETAIL")},
+}
 COMPARED = tuple(SWITCHES)[1:]
 SKIPPED = {
     ("ddp", "DETAIL"): "DETAIL ends a DistributedDataParallel program with a segmentation fault (torch 2.13, 2.15)"
