@@ -24,6 +24,7 @@ from simcoll.blackbox import format as layout
 from simcoll.blackbox.box import NO_TICKET, Slot
 from simcoll.blackbox.format import EntryKind, seal
 from simcoll.blackbox.header import pack_header
+from simcoll.blackbox.members import members_document
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
 from simcoll.core.rank_local import ProcessOwned
 from simcoll.core.record import Group, Source, State, frames_document
@@ -362,7 +363,7 @@ def _checked(records: int) -> int:
 
 
 def _group_json(group: Group) -> object:
-    return {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
+    return {"name": group.name, "description": group.description, "ranks": members_document(group.ranks)}
 
 
 def _source_json(source: Source) -> object:
