@@ -29,7 +29,7 @@ from benchmarks.tables import bench_table
 from benchmarks.verify_boxes import Job, write_job
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import ring_offset
-from simcoll.blackbox.reader import SLOT_DTYPE
+from simcoll.blackbox.ring import SLOT_DTYPE
 from simcoll.core.trace import ASYNCHRONOUS
 
 SCENARIOS = {"collectives": "correct", "groups": "groups", "overlapping": "groups"}

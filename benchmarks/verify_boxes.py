@@ -17,7 +17,7 @@ from simcoll.blackbox import BlackBoxWriter
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind
 from simcoll.blackbox.members import members_document
-from simcoll.blackbox.reader import SLOT_DTYPE
+from simcoll.blackbox.ring import SLOT_DTYPE
 from simcoll.blackbox.table import encode, pack_entry
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
@@ -210,7 +210,9 @@ _group_texts: dict[tuple[int, ...], bytes] = {}
 def _group_json(group: Group) -> bytes:
     key = hash(group.name), len(group.ranks), group.ranks[0]
     if key not in _group_texts:
-        _group_texts[key] = encode({"name": group.name, "description": group.description, "ranks": members_document(group.ranks)})
+        _group_texts[key] = encode(
+            {"name": group.name, "description": group.description, "ranks": members_document(group.ranks)}
+        )
     return _group_texts[key]
 
 

@@ -114,6 +114,10 @@ ENTRY_FIELDS = (("marker", "4s"), ("size", "I"), ("crc", "I"), ("index", "I"), (
 """The header before an entry's JSON. The CRC-32 covers index, kind and JSON. Entries start at multiples of 4."""
 
 
+NUMPY_CODES = {"Q": "<u8", "I": "<u4", "H": "<u2", "B": "u1"}
+"""The types of fields as numpy knows them."""
+
+
 def _struct(fields: tuple[tuple[str, str], ...]) -> Struct:
     return Struct("<" + "".join(code for _, code in fields))
 

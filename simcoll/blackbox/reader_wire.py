@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from simcoll.blackbox import BlackBox
-from simcoll.blackbox.reader import SLOT_DTYPE
+from simcoll.blackbox.ring import SLOT_DTYPE
 from simcoll.blackbox.table import CommonData, Together
 from simcoll.core.record import Event, Group, Members, Source
 from simcoll.errors import UnreadableError

@@ -26,6 +26,7 @@ from typing import TypeVar, cast
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind
 from simcoll.blackbox.members import KnownMembers, Room
+from simcoll.blackbox.ring import Course
 from simcoll.core.record import Event, Group, Source, frames_from
 from simcoll.spec.call import Call
 
@@ -200,6 +201,7 @@ class KnownEntries:
     makings: dict[bytes, CommonData] = field(default_factory=dict)
     headers: dict[bytes, CommonData] = field(default_factory=dict)
     pieces: dict[bytes, tuple[int, int, object]] = field(default_factory=dict)
+    courses: dict[object, Course] = field(default_factory=dict)
     _together: dict[tuple[int, ...], Together[object]] = field(default_factory=dict)
 
     def together(self, values: tuple[_Value, ...]) -> tuple[_Value, ...]:

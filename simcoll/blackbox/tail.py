@@ -14,7 +14,8 @@ import numpy as np
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import intact, settle
 from simcoll.blackbox.header import Header, unpack_header
-from simcoll.blackbox.reader import SLOT_DTYPE, BlackBox, Slots, box_of_newest, resolve
+from simcoll.blackbox.reader import BlackBox, box_of_newest, resolve
+from simcoll.blackbox.ring import SLOT_DTYPE, Slots
 from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_further
 from simcoll.core.io import open_at_once
 from simcoll.core.record import State

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
-from simcoll.core.trace import Slots, Trace, record_at
+from simcoll.core.trace import Slots, Trace, course_key, record_at
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -307,7 +307,7 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     words, found = Words(unknown), dict[object, GroupColumns]()
     courses, statements = dict[object, _Courses](), _Statements(words)
     for trace in traces:
-        key = (trace.alike or id(trace), id(trace.signatures), id(trace.sources))
+        key = course_key(trace)
         if key not in courses:
             courses[key] = _Courses(trace)
         for index, group in enumerate(trace.groups):
