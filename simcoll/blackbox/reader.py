@@ -22,7 +22,7 @@ from simcoll.blackbox.ring import CHUNK, SLOT_DTYPE, Slots, read_ring
 from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_entries
 from simcoll.core.io import open_at_once, opened_record, written_until
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
-from simcoll.core.steps import ended_event
+from simcoll.core.steps import StepMarks, ended_event
 from simcoll.core.trace import calls_digest, record_at
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
@@ -159,7 +159,8 @@ def read_open_box(fd: int, name: str, page: bytes, known: KnownEntries | None = 
         _assume_dropped(slots, _untold(groups, rows, newest - header.slot_count), dropped, dropped_p2p)
     problems = _problems(header, entries, last_gap, cut=_is_cut(fd, header))
     alike = calls_digest(slots) if course is None else course.alike
-    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems, known, alike)
+    marks = read_marks(fd, header)
+    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems, known, alike, marks)
 
 
 def _is_cut(fd: int, header: Header) -> bool:
@@ -286,6 +287,7 @@ def _assemble(
     problems: list[str],
     known: KnownEntries | None,
     alike: bytes,
+    marks: StepMarks | None,
 ) -> BlackBox:
     signatures, sources = _ordered(entries.signatures), (*_ordered(entries.sources), UNKNOWN_SOURCE)
     return BlackBox(
@@ -303,7 +305,7 @@ def _assemble(
         groups=_ordered(entries.groups),
         signatures=signatures if known is None else known.together(signatures),
         sources=sources if known is None else known.together(sources),
-        events=(*ended_event(header.steps), *_ordered(entries.events)),
+        events=(*ended_event(header.steps, marks), *_ordered(entries.events)),
         dropped=dropped[0],
         dropped_p2p=dropped[1],
         slots=slots[0],
@@ -314,7 +316,15 @@ def _assemble(
     )
 
 
-def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots) -> BlackBox:
+def read_marks(fd: int, header: Header) -> StepMarks | None:
+    """The marks of the steps that the program has marked; None where it marked none, or they are events."""
+    if not (header.steps and header.mark_count):
+        return None
+    data = os.pread(fd, header.mark_count * layout.MARK.size, header.marks_offset)
+    return StepMarks.at_places(np.frombuffer(_whole(data, layout.MARK.size), np.uint64), header.steps)
+
+
+def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots, marks: StepMarks | None) -> BlackBox:
     """The newest records of a file as a black box: all before them counts as dropped.
 
     Nothing is shared with other ranks' boxes: tables that grow would be kept once for each look.
@@ -323,11 +333,12 @@ def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots
     dropped_p2p: _Dropped = {}
     if not len(slots) or int(slots["index"][0]) > 1:
         _assume_dropped(slots, [*range(len(entries.groups))], dropped, dropped_p2p)
-    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [], None, b"")
+    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [], None, b"", marks)
 
 
 def _ordered(values: Mapping[int, Any]) -> tuple[Any, ...]:
-    return tuple([values[index] for index in sorted(values)])
+    indices = [*values]
+    return tuple(values.values() if indices == [*range(len(indices))] else [values[index] for index in sorted(indices)])
 
 
 def _text(value: object) -> str:

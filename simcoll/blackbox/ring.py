@@ -124,17 +124,19 @@ def _words(ring: Slots) -> npt.NDArray[np.uint64]:
 
 def _written(fd: int, header: Header) -> Slots:
     """The part of the ring that was ever written, in the file's order; a file that was cut gives less."""
-    ring = bytearray()
-    end = written_until(fd, header.ring_offset, header.ring_offset + header.slot_count * layout.SLOT.size)
-    while (start := header.ring_offset + len(ring)) < end:
+    parts: list[Slots] = []
+    count, size = 0, layout.SLOT.size
+    end = written_until(fd, header.ring_offset, header.ring_offset + header.slot_count * size)
+    slots = -((header.ring_offset - end) // size)
+    while count < slots:
         # More at a time the more there is: a file system that knows of no holes gives zeros up to the end.
-        wanted = min(max(CHUNK * layout.SLOT.size, len(ring)), end - start)
-        data = os.pread(fd, wanted, start)
-        ring += data
-        used = np.frombuffer(_whole(data), SLOT_DTYPE)["index"].any()
-        if len(data) < wanted or (not used and not _goes_on(fd, header, len(ring) // layout.SLOT.size)):
+        part = np.empty(min(max(CHUNK, count), slots - count), SLOT_DTYPE)
+        found = os.preadv(fd, [part.view(np.uint8)], header.ring_offset + count * size) // size
+        parts.append(part[:found])
+        count += found
+        if found < len(part) or (not part["index"].any() and not _goes_on(fd, header, count)):
             break
-    return np.frombuffer(ring, SLOT_DTYPE, len(ring) // layout.SLOT.size)
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, SLOT_DTYPE), *parts])
 
 
 def _goes_on(fd: int, header: Header, start: int) -> bool:
@@ -199,7 +201,3 @@ def _in_order(ring: Slots, newest: int, capacity: int) -> Slots:
     """The records of a ring in which none is lacking, oldest first; ``newest`` is the index of the last."""
     last = newest % capacity if newest > capacity else 0
     return np.concatenate([ring[last:], ring[:last]]) if last else ring[: min(newest, capacity)]
-
-
-def _whole(data: bytes) -> bytes:
-    return data[: len(data) // layout.SLOT.size * layout.SLOT.size]

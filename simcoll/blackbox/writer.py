@@ -28,7 +28,7 @@ from simcoll.blackbox.members import members_document
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
 from simcoll.core.rank_local import ProcessOwned
 from simcoll.core.record import Group, Source, State, frames_document
-from simcoll.core.steps import STEP, is_marked
+from simcoll.core.steps import MARKS, is_marked, mark_place
 from simcoll.spec.call import Call
 
 _Interned = TypeVar("_Interned")
@@ -49,6 +49,7 @@ _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
 _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
 _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
 _STEPS = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "steps")
+_MARKS = layout.marks_offset(layout.GROUP_ROWS)
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
 _MANY = frozenset({"values", "state", "batch", "promised"})
 """Events that calls and steps have: they must not take the room of all others."""
@@ -242,8 +243,8 @@ class BlackBoxWriter(ProcessOwned):
         with self._lock:
             self._steps += 1
             _TIME.pack_into(self._map, _STEPS, self._steps)
-            if is_marked(self._steps):
-                self.event(STEP, number=self._steps)
+            if is_marked(self._steps) and (place := mark_place(self._steps)) < MARKS:
+                _TIME.pack_into(self._map, _MARKS + place * layout.MARK.size, time.time_ns())
 
     def close(self) -> None:
         """Record that the rank ended by itself, and write no more. The mapping lives as long as the object."""
