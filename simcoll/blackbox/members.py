@@ -73,14 +73,14 @@ class KnownMembers:
         return known
 
     def _made(self, key: tuple[int | range, ...], room: Room) -> Members:
-        runs = [one for one in key if type(one) is range]
+        runs = [one for one in key if isinstance(one, range)]
         count = len(key) + sum(len(run) - 1 for run in runs)
         if count > room.left:
             raise ValueError("too many members")
         room.left -= count
         ranks: list[int] = []
         for one in key:
-            ranks += (one,) if type(one) is int else self._of_run(one)
+            ranks += self._of_run(one) if isinstance(one, range) else (one,)
         if runs and len(set(ranks)) < count:
             raise ValueError("a run that overlaps")
         return Members(ranks)

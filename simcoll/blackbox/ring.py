@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ class Course:
 
     def refers_within(self, entries: TableEntries) -> bool:
         """True if every reference is to an entry that is there, and those are numbered without a gap."""
-        tables = (entries.groups, entries.signatures, entries.sources)
+        tables: tuple[Mapping[int, object], ...] = (entries.groups, entries.signatures, entries.sources)
         return all(most < len(one) == max(one) + 1 for most, one in zip(self.most, tables, strict=True))
 
 
@@ -131,7 +132,7 @@ def _written(fd: int, header: Header) -> Slots:
     while count < slots:
         # More at a time the more there is: a file system that knows of no holes gives zeros up to the end.
         part = np.empty(min(max(CHUNK, count), slots - count), SLOT_DTYPE)
-        found = os.preadv(fd, [part.view(np.uint8)], header.ring_offset + count * size) // size
+        found = os.preadv(fd, [part.view(np.uint8).data], header.ring_offset + count * size) // size
         parts.append(part[:found])
         count += found
         if found < len(part) or (not part["index"].any() and not _goes_on(fd, header, count)):
