@@ -159,8 +159,13 @@ def _parallel(job: Job, rank: int) -> tuple[Group, Group]:
     first, place = rank // size * size, rank % size
     return (
         Group(f"{1 + rank // size}", "mesh_tp", tuple(range(first, first + size))),
-        Group(f"{100_000 + place}", "mesh_dp", tuple(range(place, job.ranks, size))),
+        _data_parallel(place, job.ranks, size),
     )
+
+
+@lru_cache(maxsize=_TENSOR_PARALLEL)
+def _data_parallel(place: int, ranks: int, size: int) -> Group:
+    return Group(f"{10_000_000 + place}", "mesh_dp", tuple(range(place, ranks, size)))
 
 
 def _pipeline(job: Job, rank: int, groups: tuple[Group, ...]) -> Plan:
