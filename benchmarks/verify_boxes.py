@@ -25,8 +25,14 @@ from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
 
 SCENARIOS = ("correct", "groups", "wrapped", "skipped", "dtype", "missing", "pipeline")
+ODD_SCENARIOS = ("many groups", "overlapping", "absent", "torn")
+"""Correct jobs, of groups of many sizes, of groups that overlap, and of which files are lacking or damaged."""
+
 _TENSOR_PARALLEL = 8
 _STEP_NS = 1_000_000
+_LACKING = 16
+"""Of so many ranks one has no file, or one with a torn record."""
+
 _JITTER = 97
 """Ranks that many apart make their calls at the same times."""
 
@@ -35,7 +41,9 @@ _END_NS = 1_900_000_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of so many ranks that make so many calls each, and what is odd about it (one of :data:`SCENARIOS`)."""
+    """A job of so many ranks that make so many calls each, and what is odd about it (one of :data:`SCENARIOS` or of
+    :data:`ODD_SCENARIOS`).
+    """
 
     scenario: str
     ranks: int
@@ -84,7 +92,7 @@ def write_job(job: Job, folder: Path) -> None:
     folder.mkdir(parents=True)
     header = _header(job, folder)
     for rank in range(job.ranks):
-        if job.scenario != "missing" or rank != job.odd:
+        if not ((job.scenario == "missing" and rank == job.odd) or (job.scenario == "absent" and rank % _LACKING == 1)):
             _write_rank(job, rank, header, folder / f"rank{rank:05d}{layout.SUFFIX}")
 
 
@@ -104,12 +112,22 @@ def _write_rank(job: Job, rank: int, header: bytes, path: Path) -> None:
     for part, offset in ((_for_rank(header, rank) + dropped, 0), (slots, start), (_entries(job, rank), table)):
         os.pwrite(fd, part, offset)
     os.ftruncate(fd, table + layout.TABLE_CHUNK)
+    if job.scenario == "torn" and rank % _LACKING == 1:
+        os.pwrite(fd, b"?", start + job.records // 2 * layout.SLOT.size + layout.offset_of(layout.SLOT_FIELDS, "check"))
+    if job.scenario == "torn" and rank % _LACKING == 2:
+        os.pwrite(fd, b"?", table + layout.ENTRY.size)
     os.close(fd)
 
 
 def _twin(job: Job, rank: int) -> int:
     """A rank whose ring has the same bytes: the odd one and those at the ends of a pipeline are like no other."""
-    alone = (0, 1, job.odd, job.ranks - 1)
+    alone = (
+        0,
+        1,
+        job.odd,
+        job.ranks - 1,
+        *((2, *range(job.ranks - 4, job.ranks)) if job.scenario == "overlapping" else ()),
+    )
     return (
         rank if rank in alone else next(twin for twin in range(rank % _JITTER, job.ranks, _JITTER) if twin not in alone)
     )
@@ -127,7 +145,9 @@ def _plan(job: Job, rank: int) -> Plan:
     if job.scenario == "pipeline":
         return _pipeline(job, rank, named)
     calls = place % len(CALLS)
-    if job.scenario in ("correct", "wrapped"):
+    if job.scenario in ("many groups", "overlapping"):
+        return _by_turns(job, rank, named, calls)
+    if job.scenario in ("correct", "wrapped", "absent", "torn"):
         return Plan(named, np.zeros_like(place), calls, calls, np.zeros(len(place), np.bool_))
     signature = calls.copy()
     groups = np.where(place % 4 == 0, 0, np.where(place % 4 == 3, 2, 1))
@@ -139,8 +159,38 @@ def _plan(job: Job, rank: int) -> Plan:
 
 def _groups(job: Job, rank: int) -> tuple[Group, ...]:
     """The groups of a rank; that of all ranks comes first."""
-    alone = job.scenario in ("correct", "wrapped", "pipeline")
-    return (_world(job.ranks),) if alone else (_world(job.ranks), *_parallel(job, rank))
+    if job.scenario in ("skipped", "dtype", "missing", "groups"):
+        return (_world(job.ranks), *_parallel(job, rank))
+    if job.scenario in ("many groups", "overlapping"):
+        return (_world(job.ranks), *(group for group in _classes(job, rank) if group is not None))
+    return (_world(job.ranks),)
+
+
+def _classes(job: Job, rank: int) -> list[Group | None]:
+    """A rank's group of each class, None where it has none: neighbours by twos, fours, eights and so on, and every
+    second, fourth, eighth rank; or else the windows of four neighbours that it is in.
+    """
+    if job.scenario == "overlapping":
+        starts = range(rank - 3, rank + 1)
+        windows = {start % 4: start for start in starts if 0 <= start <= job.ranks - 4}
+        return [_group("window", windows[turn], 4, 1) if turn in windows else None for turn in range(4)]
+    sizes = [size for size in (2, 4, 8, 16, 32, 64, 128, 256) if job.ranks % size == 0]
+    near = [_group("near", rank // size * size, size, 1) for size in sizes]
+    return [*near, *(_group("far", rank % size, job.ranks // size, size) for size in sizes)]
+
+
+@lru_cache(maxsize=1 << 14)
+def _group(name: str, first: int, count: int, step: int) -> Group:
+    return Group(f"{name}-{first}-{step}-{count}", name, tuple(range(first, first + count * step, step)))
+
+
+def _by_turns(job: Job, rank: int, groups: tuple[Group, ...], calls: npt.NDArray[np.int64]) -> Plan:
+    """Calls of all ranks and of each class of groups by turns; a rank without a group of a class makes none there."""
+    classes = [groups[0], *_classes(job, rank)]
+    index = {None: -1} | {group: place for place, group in enumerate(groups)}
+    group = np.resize([index[one] for one in classes], job.records)
+    kept = group >= 0
+    return Plan(groups, group[kept], calls[kept], calls[kept], np.zeros(int(kept.sum()), np.bool_))
 
 
 @lru_cache(maxsize=1)
