@@ -54,9 +54,13 @@ def _series(one: dict[str, Any]) -> str:
     for point in points:
         row = [f"{point['size']:,}", f"{point['seconds']:.2f}", f"{point['mib']:,.0f}"]
         if with_peer:
-            row += [f"{point['peer']:.2f}", f"{point['seconds'] / point['peer']:.2g}"]
+            row += [f"{point['peer']:.2f}", _ratio(point["seconds"] / point["peer"])]
         rows.append(row)
     return f"### {one['name']}\n\n{_table(head, rows)}\n\n{_told(one)}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
 def _told(one: dict[str, Any]) -> str:

@@ -209,7 +209,9 @@ class _Replay:
                 now[other] = max(now[other], end[mine])
                 at[other] += 1
                 going.append(other)
-        return np.array(going, np.int64), np.array(sorted(sum(waiting.values(), [])), np.int64)
+        return np.array(going, np.int64), np.array(
+            sorted(rank for ranks in waiting.values() for rank in ranks), np.int64
+        )
 
     def _come(self, ranks: Integers) -> npt.NDArray[np.uint8]:
         """These ranks come to their next operations; collectives to which all have come then are settled."""
