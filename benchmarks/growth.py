@@ -28,7 +28,7 @@ from benchmarks.flight_dumps import write_dumps
 from benchmarks.verify import PEER
 from benchmarks.verify_boxes import Job, write_job
 from simcoll.blackbox import format as layout
-from simcoll.core.steps import is_marked, mark_place
+from simcoll.core.steps import MARKS, is_marked, mark_place
 
 TARGET = Path(__file__).parent / "data" / "growth.json"
 SCHEMA = "simcoll.growth/1"
@@ -120,7 +120,7 @@ def _of_job(folder: Path, job: Job, command: Sequence[str], marks: int = 0) -> C
 
 def _mark(path: Path, ended: int) -> None:
     """Let a black box have the marks of so many steps."""
-    times = np.zeros(layout.MARKS, np.uint64)
+    times = np.zeros(MARKS, np.uint64)
     for step in filter(is_marked, range(1, ended + 1)):
         times[mark_place(step)] = 1_800_000_000_000_000_000 + step * 1_000_000_000
     with path.open("r+b") as file:

@@ -186,9 +186,9 @@ class _Replay:
 
         Returns those that can go on and those that wait. Every call blocks here, so that the order does not matter.
         """
-        now, at, ends = memoryview(self._now), memoryview(self._at), memoryview(self._offsets)[1:]
-        last, left, done, end = map(memoryview, (self._last, self._left, self._done, self._end))
-        gap, instance, arrived = map(memoryview, (self._gap, self._instance, self._arrived))
+        now, at, ends = self._now.data, self._at.data, self._offsets[1:].data
+        last, left, done, end = self._last.data, self._left.data, self._done.data, self._end.data
+        gap, instance, arrived = self._gap.data, self._instance.data, self._arrived.data
         waiting: dict[int, list[int]] = {}
         for rank, mine in zip(held.tolist(), self._instance[self._at[held]].tolist(), strict=True):
             waiting.setdefault(mine, []).append(rank)
