@@ -104,6 +104,10 @@ bench-nodes: $(READY)  ## what node 0 takes for 200 nodes that share no folder, 
 bench-cliffs: $(READY)  ## random jobs and their neighbours: none may cost `simcoll verify` three times as much a record; exits 1 if one does
 	@$(BIN)/python -m benchmarks.cliffs $(ARGS)
 
+costs: $(READY)  ## how each cost grows with ranks, calls and groups: measured anew, and docs/costs.md made of it; minutes
+	@$(BIN)/python -m benchmarks.growth $(ARGS)
+	@$(BIN)/python docs/cost_page.py
+
 bench-price: $(READY)  ## how long `simcoll estimate` takes over 10,000 calls of each of 1,024 ranks
 	@$(BIN)/python -m benchmarks.price $(ARGS)
 
@@ -208,6 +212,7 @@ pages: $(READY)  ## write the pages anew that are made from code and data: colle
 	@$(BIN)/python docs/scenario_keys.py
 	@$(BIN)/python docs/gallery.py
 	@$(BIN)/python docs/comparison_tables.py
+	@$(BIN)/python docs/cost_page.py
 
 # From the commit alone, so that nothing else that lies here is shipped, and dated by it.
 DATED = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) build/release/bin/python -m build

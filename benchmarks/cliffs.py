@@ -23,11 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.tables import bench_table
-from benchmarks.verify_boxes import SCENARIOS, Job, write_job
+from benchmarks.verify_boxes import ODD_SCENARIOS, SCENARIOS, Job, write_job
 from simcoll.blackbox.gather import gather
 from simcoll.cli.records import judged
 
 CLIFF = 3.0
+SHAPES = (*SCENARIOS, *ODD_SCENARIOS)
 LEAST = Job("correct", 2, 16)
 
 
@@ -51,13 +52,13 @@ def shapes(generator: random.Random, count: int, most_ranks: int, most_records: 
     for _ in range(count):
         ranks = int(most_ranks ** generator.uniform(0.6, 1))
         records = int(most_records ** generator.uniform(0.7, 1))
-        yield Job(generator.choice(SCENARIOS), max(ranks, 32), max(records, 256))
+        yield Job(generator.choice(SHAPES), max(ranks, 32), max(records, 256))
 
 
 def neighbours(job: Job) -> list[Job]:
     """Jobs with half and twice the ranks and the records, and those that differ in other ways."""
     sizes = [(job.ranks // 2, job.records), (2 * job.ranks, job.records), (job.ranks, 2 * job.records)]
-    others = [Job(scenario, job.ranks, job.records) for scenario in SCENARIOS if scenario != job.scenario]
+    others = [Job(scenario, job.ranks, job.records) for scenario in SHAPES if scenario != job.scenario]
     return [*(Job(job.scenario, *size) for size in sizes if size[0] >= 4), *others]
 
 

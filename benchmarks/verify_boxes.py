@@ -5,9 +5,11 @@ Rank 0's file is begun by the writer itself; the others' headers are patched, an
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +18,32 @@ import numpy.typing as npt
 from simcoll.blackbox import BlackBoxWriter
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind
-from simcoll.blackbox.reader import SLOT_DTYPE
+from simcoll.blackbox.members import members_document
+from simcoll.blackbox.ring_reader import SLOT_DTYPE
 from simcoll.blackbox.table import encode, pack_entry
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
 
 SCENARIOS = ("correct", "groups", "wrapped", "skipped", "dtype", "missing", "pipeline")
+ODD_SCENARIOS = ("many groups", "overlapping", "absent", "torn")
+"""Correct jobs, of groups of many sizes, of groups that overlap, and of which files are lacking or damaged."""
+
 _TENSOR_PARALLEL = 8
 _STEP_NS = 1_000_000
+_LACKING = 16
+"""Of so many ranks one has no file, or one with a torn record."""
+
+_JITTER = 97
+"""Ranks that many apart make their calls at the same times."""
+
 _END_NS = 1_900_000_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of so many ranks that make so many calls each, and what is odd about it (one of :data:`SCENARIOS`)."""
+    """A job of so many ranks that make so many calls each, and what is odd about it (one of :data:`SCENARIOS` or of
+    :data:`ODD_SCENARIOS`).
+    """
 
     scenario: str
     ranks: int
@@ -78,7 +92,7 @@ def write_job(job: Job, folder: Path) -> None:
     folder.mkdir(parents=True)
     header = _header(job, folder)
     for rank in range(job.ranks):
-        if job.scenario != "missing" or rank != job.odd:
+        if not ((job.scenario == "missing" and rank == job.odd) or (job.scenario == "absent" and rank % _LACKING == 1)):
             _write_rank(job, rank, header, folder / f"rank{rank:05d}{layout.SUFFIX}")
 
 
@@ -91,17 +105,32 @@ def _header(job: Job, folder: Path) -> bytes:
 
 
 def _write_rank(job: Job, rank: int, header: bytes, path: Path) -> None:
-    plan = _plan(job, rank)
-    slots, dropped = _ring(job, rank, plan)
+    slots, dropped = _ring(job, _twin(job, rank))
     start = layout.ring_offset(layout.GROUP_ROWS)
-    with path.open("wb") as file:
-        file.write(_for_rank(header, rank))
-        file.write(dropped)
-        file.seek(start)
-        file.write(slots.tobytes())
-        file.seek(start + job.slots * layout.SLOT.size)
-        file.write(_entries(job, rank, plan))
-        file.truncate(start + job.slots * layout.SLOT.size + layout.TABLE_CHUNK)
+    table = start + job.slots * layout.SLOT.size
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    for part, offset in ((_for_rank(header, rank) + dropped, 0), (slots, start), (_entries(job, rank), table)):
+        os.pwrite(fd, part, offset)
+    os.ftruncate(fd, table + layout.TABLE_CHUNK)
+    if job.scenario == "torn" and rank % _LACKING == 1:
+        os.pwrite(fd, b"?", start + job.records // 2 * layout.SLOT.size + layout.offset_of(layout.SLOT_FIELDS, "check"))
+    if job.scenario == "torn" and rank % _LACKING == 2:
+        os.pwrite(fd, b"?", table + layout.ENTRY.size)
+    os.close(fd)
+
+
+def _twin(job: Job, rank: int) -> int:
+    """A rank whose ring has the same bytes: the odd one and those at the ends of a pipeline are like no other."""
+    alone = (
+        0,
+        1,
+        job.odd,
+        job.ranks - 1,
+        *((2, *range(job.ranks - 4, job.ranks)) if job.scenario == "overlapping" else ()),
+    )
+    return (
+        rank if rank in alone else next(twin for twin in range(rank % _JITTER, job.ranks, _JITTER) if twin not in alone)
+    )
 
 
 def _for_rank(header: bytes, rank: int) -> bytes:
@@ -112,18 +141,61 @@ def _for_rank(header: bytes, rank: int) -> bytes:
 
 def _plan(job: Job, rank: int) -> Plan:
     place = np.arange(job.records)
-    world = Group("0", "default_pg", tuple(range(job.ranks)))
+    named = _groups(job, rank)
     if job.scenario == "pipeline":
-        return _pipeline(job, rank, world)
+        return _pipeline(job, rank, named)
     calls = place % len(CALLS)
-    if job.scenario in ("correct", "wrapped"):
-        return Plan((world,), np.zeros_like(place), calls, calls, np.zeros(len(place), np.bool_))
+    if job.scenario in ("many groups", "overlapping"):
+        return _by_turns(job, rank, named, calls)
+    if job.scenario in ("correct", "wrapped", "absent", "torn"):
+        return Plan(named, np.zeros_like(place), calls, calls, np.zeros(len(place), np.bool_))
     signature = calls.copy()
     groups = np.where(place % 4 == 0, 0, np.where(place % 4 == 3, 2, 1))
     if job.scenario == "dtype" and rank == job.odd:
         signature[job.records // 16 * 8] = len(CALLS)
-    plan = Plan((world, *_parallel(job, rank)), groups, signature, calls, np.zeros(len(place), np.bool_))
+    plan = Plan(named, groups, signature, calls, np.zeros(len(place), np.bool_))
     return _without(plan, job.records // 16 * 8) if job.scenario == "skipped" and rank == job.odd else plan
+
+
+def _groups(job: Job, rank: int) -> tuple[Group, ...]:
+    """The groups of a rank; that of all ranks comes first."""
+    if job.scenario in ("skipped", "dtype", "missing", "groups"):
+        return (_world(job.ranks), *_parallel(job, rank))
+    if job.scenario in ("many groups", "overlapping"):
+        return (_world(job.ranks), *(group for group in _classes(job, rank) if group is not None))
+    return (_world(job.ranks),)
+
+
+def _classes(job: Job, rank: int) -> list[Group | None]:
+    """A rank's group of each class, None where it has none: neighbours by twos, fours, eights and so on, and every
+    second, fourth, eighth rank; or else the windows of four neighbours that it is in.
+    """
+    if job.scenario == "overlapping":
+        starts = range(rank - 3, rank + 1)
+        windows = {start % 4: start for start in starts if 0 <= start <= job.ranks - 4}
+        return [_group("window", windows[turn], 4, 1) if turn in windows else None for turn in range(4)]
+    sizes = [size for size in (2, 4, 8, 16, 32, 64, 128, 256) if job.ranks % size == 0]
+    near = [_group("near", rank // size * size, size, 1) for size in sizes]
+    return [*near, *(_group("far", rank % size, job.ranks // size, size) for size in sizes)]
+
+
+@lru_cache(maxsize=1 << 14)
+def _group(name: str, first: int, count: int, step: int) -> Group:
+    return Group(f"{name}-{first}-{step}-{count}", name, tuple(range(first, first + count * step, step)))
+
+
+def _by_turns(job: Job, rank: int, groups: tuple[Group, ...], calls: npt.NDArray[np.int64]) -> Plan:
+    """Calls of all ranks and of each class of groups by turns; a rank without a group of a class makes none there."""
+    classes = [groups[0], *_classes(job, rank)]
+    index = {None: -1} | {group: place for place, group in enumerate(groups)}
+    group = np.resize([index[one] for one in classes], job.records)
+    kept = group >= 0
+    return Plan(groups, group[kept], calls[kept], calls[kept], np.zeros(int(kept.sum()), np.bool_))
+
+
+@lru_cache(maxsize=1)
+def _world(ranks: int) -> Group:
+    return Group("0", "default_pg", tuple(range(ranks)))
 
 
 def _without(plan: Plan, place: int) -> Plan:
@@ -137,20 +209,27 @@ def _parallel(job: Job, rank: int) -> tuple[Group, Group]:
     first, place = rank // size * size, rank % size
     return (
         Group(f"{1 + rank // size}", "mesh_tp", tuple(range(first, first + size))),
-        Group(f"{100_000 + place}", "mesh_dp", tuple(range(place, job.ranks, size))),
+        _data_parallel(place, job.ranks, size),
     )
 
 
-def _pipeline(job: Job, rank: int, world: Group) -> Plan:
+@lru_cache(maxsize=_TENSOR_PARALLEL)
+def _data_parallel(place: int, ranks: int, size: int) -> Group:
+    return Group(f"{10_000_000 + place}", "mesh_dp", tuple(range(place, ranks, size)))
+
+
+def _pipeline(job: Job, rank: int, groups: tuple[Group, ...]) -> Plan:
     """Each rank takes from the one before and gives to the one after, and all meet in an all-reduce now and then."""
     ends = [len(CALLS)] * (rank > 0) + [len(CALLS) + 1] * (rank < job.ranks - 1)
     step = np.array([*ends * (4 // len(ends)), 0])
     calls = np.resize(step, job.records // len(step) * len(step))
-    return Plan((world,), np.zeros_like(calls), calls, calls, calls >= len(CALLS))
+    return Plan(groups, np.zeros_like(calls), calls, calls, calls >= len(CALLS))
 
 
-def _ring(job: Job, rank: int, plan: Plan) -> tuple[npt.NDArray[np.void], bytes]:
+@lru_cache(maxsize=2 * _JITTER)
+def _ring(job: Job, rank: int) -> tuple[bytes, bytes]:
     """The slots in the file's order, and the rows of the table of groups."""
+    plan = _plan(job, rank)
     count = len(plan.group)
     slots = np.zeros(count, SLOT_DTYPE)
     slots["index"] = slots["check"] = np.arange(1, count + 1)
@@ -160,7 +239,7 @@ def _ring(job: Job, rank: int, plan: Plan) -> tuple[npt.NDArray[np.void], bytes]
         slots["sequence"][mine] = np.cumsum(~plan.p2p[mine])
         slots["p2p_sequence"][mine] = np.where(plan.p2p[mine], np.cumsum(plan.p2p[mine]), 0)
     slots["state"], slots["flags"] = State.COMPLETED, layout.AWAITED
-    begin = 1_800_000_000_000_000_000 + np.arange(count) * _STEP_NS + rank % 97
+    begin = 1_800_000_000_000_000_000 + np.arange(count) * _STEP_NS + rank % _JITTER
     slots["scheduled_ns"], slots["started_ns"], slots["finished_ns"] = begin, begin + 1000, begin + _STEP_NS // 2
     if job.scenario in ("skipped", "missing"):
         # The last call never ends: somebody has not come, or is a call behind.
@@ -170,18 +249,21 @@ def _ring(job: Job, rank: int, plan: Plan) -> tuple[npt.NDArray[np.void], bytes]
         rows[slot["group"], 0] = slot["sequence"]
         rows[slot["group"], 2] += 1
     kept = slots[-job.slots :]
-    return np.roll(kept, count % job.slots if count > job.slots else 0), rows.tobytes()
+    return np.roll(kept, count % job.slots if count > job.slots else 0).tobytes(), rows.tobytes()
 
 
-def _entries(job: Job, rank: int, plan: Plan) -> bytes:
-    table = b"".join(pack_entry(EntryKind.GROUP, index, _group_json(group)) for index, group in enumerate(plan.groups))
-    table += b"".join(
-        pack_entry(EntryKind.SIGNATURE, index, encode(call.to_json())) for index, call in enumerate(_calls(job, rank))
-    )
-    table += _SOURCE_ENTRIES
+def _entries(job: Job, rank: int) -> bytes:
+    groups = enumerate(_groups(job, rank))
+    table = b"".join(pack_entry(EntryKind.GROUP, index, _group_json(group)) for index, group in groups)
+    table += _call_entries(_calls(job, rank)) + _SOURCE_ENTRIES
     if job.scenario != "skipped":
         table += pack_entry(EntryKind.EVENT, 0, encode(_end(job, rank)))
     return table
+
+
+@lru_cache(maxsize=4)
+def _call_entries(calls: Sequence[Call]) -> bytes:
+    return b"".join(pack_entry(EntryKind.SIGNATURE, index, encode(call.to_json())) for index, call in enumerate(calls))
 
 
 def _end(job: Job, rank: int) -> dict[str, object]:
@@ -209,7 +291,9 @@ _group_texts: dict[tuple[int, ...], bytes] = {}
 def _group_json(group: Group) -> bytes:
     key = hash(group.name), len(group.ranks), group.ranks[0]
     if key not in _group_texts:
-        _group_texts[key] = encode({"name": group.name, "description": group.description, "ranks": list(group.ranks)})
+        _group_texts[key] = encode(
+            {"name": group.name, "description": group.description, "ranks": members_document(group.ranks)}
+        )
     return _group_texts[key]
 
 

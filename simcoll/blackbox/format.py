@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import State
+from simcoll.core.steps import MARKS
 
 _FACTORS = (0x9E3779B97F4B, 0xC2B2AE3D27D5, 0x165667B19E37, 0xD6E8FEB86659, 0xA0761D6478BD)
 """Odd numbers of 48 bits without a pattern: a bit of any field changes some of the upper 16 bits of the sum."""
@@ -56,7 +57,10 @@ def settle(slots: npt.NDArray[Any]) -> None:
 
 
 MAGIC = b"SIMCOLL\x1a"
-VERSION = 1
+VERSION = 2
+FIRST_VERSION = 1
+"""Without marks of steps, which were events, and with the members of groups one by one."""
+
 SUFFIX = ".simcoll"
 
 HEADER_FIELDS = (
@@ -79,9 +83,15 @@ HEADER_FIELDS = (
     ("mode", "8s"),
     ("about_size", "I"),
     ("about_crc", "I"),
+    ("marks_offset", "Q"),
+    ("mark_count", "I"),
     ("header_crc", "I"),
 )
 """The header, from byte 0. ``header_crc`` is the CRC-32 of the bytes before it, ``about_crc`` that of the JSON blob."""
+
+_MARKS_FIELDS = ("marks_offset", "mark_count")
+FIRST_HEADER_FIELDS = tuple(field for field in HEADER_FIELDS if field[0] not in _MARKS_FIELDS)
+"""The header of version 1."""
 
 COUNTER_FIELDS = (("lost", "Q"), ("closed_ns", "Q"), ("dumped_ns", "Q"), ("steps", "Q"))
 """Numbers in the header page that change while the rank runs; they stand outside the header's CRC. ``dumped_ns`` is in
@@ -114,6 +124,10 @@ ENTRY_FIELDS = (("marker", "4s"), ("size", "I"), ("crc", "I"), ("index", "I"), (
 """The header before an entry's JSON. The CRC-32 covers index, kind and JSON. Entries start at multiples of 4."""
 
 
+NUMPY_CODES = {"Q": "<u8", "I": "<u4", "H": "<u2", "B": "u1"}
+"""The types of fields as numpy knows them."""
+
+
 def _struct(fields: tuple[tuple[str, str], ...]) -> Struct:
     return Struct("<" + "".join(code for _, code in fields))
 
@@ -125,6 +139,10 @@ def offset_of(fields: tuple[tuple[str, str], ...], name: str) -> int:
 
 
 HEADER = _struct(HEADER_FIELDS)
+FIRST_HEADER = _struct(FIRST_HEADER_FIELDS)
+MARK = Struct("<Q")
+"""The time at which a step ended (wall clock, ns), at the place of the step's number."""
+
 COUNTERS = _struct(COUNTER_FIELDS)
 GROUP = _struct(GROUP_FIELDS)
 SLOT = _struct(SLOT_FIELDS)
@@ -182,9 +200,14 @@ class EntryKind(IntEnum):
     EVENT = 4
 
 
-def ring_offset(group_rows: int) -> int:
-    """The offset at which the ring starts: on the page after the table of groups."""
-    return -(-(PAGE + group_rows * GROUP.size) // PAGE) * PAGE
+def marks_offset(group_rows: int) -> int:
+    """The offset at which the marks of steps start: behind the table of groups."""
+    return PAGE + group_rows * GROUP.size
+
+
+def ring_offset(group_rows: int, marks: int = MARKS) -> int:
+    """The offset at which the ring starts: on the page after the marks."""
+    return -(-(marks_offset(group_rows) + marks * MARK.size) // PAGE) * PAGE
 
 
 def initial_size(slots: int = DEFAULT_SLOTS) -> int:

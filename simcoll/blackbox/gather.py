@@ -90,12 +90,9 @@ def _of_other_runs(
     found: Mapping[Path, RecordFiles], boxes: Sequence[BlackBox], used: Sequence[BlackBox | Dump]
 ) -> list[Path]:
     """The given folders that have black boxes, and none of which any record is used."""
-    files, mine = {Path(box.path) for box in boxes}, {Path(one.path) for one in used}
-    return [
-        path
-        for path, one in found.items()
-        if os.path.isdir(path) and files.intersection(one.files) and mine.isdisjoint(one.files)
-    ]
+    files, mine = {box.path for box in boxes}, {one.path for one in used}
+    names = {path: [*map(str, one.files)] for path, one in found.items() if os.path.isdir(path)}
+    return [path for path, own in names.items() if files.intersection(own) and mine.isdisjoint(own)]
 
 
 def _of_run(dumps: Sequence[Dump], boxes: Sequence[BlackBox], notes: list[str]) -> list[Dump]:
@@ -112,7 +109,7 @@ def _folders(given: Sequence[Path], other_runs: Collection[Path], used: Sequence
     """The folders that were given, and those below them of which a record is used: not those of other runs."""
     # A host all of whose ranks failed before they recorded has left an account alone.
     own = [path for path in given if path not in other_runs]
-    below = sorted({Path(one.path).parent for one in used})
+    below = sorted({Path(folder) for folder in {os.path.dirname(one.path) for one in used}})
     return tuple(dict.fromkeys([*own, *(folder for folder in below if any(map(folder.is_relative_to, given)))]))
 
 

@@ -17,6 +17,7 @@ from simcoll.blackbox import format as layout
 from simcoll.blackbox.table import CommonData, encode
 from simcoll.core.io import opened_record
 from simcoll.core.source_roots import own_roots
+from simcoll.core.steps import MARKS
 from simcoll.core.versions import version_of
 from simcoll.errors import UnreadableError
 
@@ -26,6 +27,10 @@ _MOST_LOST = 1 << 40
 """No job loses so many entries: more is damage, for the count stands outside of the checksum."""
 
 _MOST_STEPS = 1 << 40
+
+_FIELDS = [name for name, _ in layout.HEADER_FIELDS]
+_FIRST_FIELDS = [name for name, _ in layout.FIRST_HEADER_FIELDS]
+_NO_MARKS = {"marks_offset": 0, "mark_count": 0}
 
 _NAMED = ("simcoll", "torch", "numpy")
 """The distributions whose versions a box states."""
@@ -51,6 +56,8 @@ class Header:
     closed_ns: int
     dumped_ns: int
     steps: int
+    marks_offset: int
+    mark_count: int
     about: Mapping[str, object]
     damaged: bool
 
@@ -79,6 +86,8 @@ def pack_header(rank: int, world_size: int, mode: str, slots: int) -> bytes:
         "mode": mode.encode("ascii", "replace")[:8],
         "about_size": len(about),
         "about_crc": zlib.crc32(about),
+        "marks_offset": layout.marks_offset(layout.GROUP_ROWS),
+        "mark_count": MARKS,
         "header_crc": 0,
     }
     fields = layout.HEADER.pack(*(values[name] for name, _ in layout.HEADER_FIELDS))[: layout.HEADER_CRC_OFFSET]
@@ -91,8 +100,11 @@ def unpack_header(page: bytes, name: str, known: dict[bytes, CommonData] | None 
 
     ``known`` has what other pages say about their processes, and takes in what this one says.
     """
-    _check_identity(page, name)
-    values = dict(zip((field for field, _ in layout.HEADER_FIELDS), layout.HEADER.unpack_from(page), strict=True))
+    version = _version(page, name)
+    if version == layout.FIRST_VERSION:
+        values = dict(zip(_FIRST_FIELDS, layout.FIRST_HEADER.unpack_from(page), strict=True)) | _NO_MARKS
+    else:
+        values = dict(zip(_FIELDS, layout.HEADER.unpack_from(page), strict=True))
     _check_sizes(values, page, name)
     blob = page[layout.ABOUT_OFFSET : layout.ABOUT_OFFSET + values["about_size"]]
     about = _read_about(blob, {} if known is None else known) if zlib.crc32(blob) == values["about_crc"] else None
@@ -114,6 +126,8 @@ def unpack_header(page: bytes, name: str, known: dict[bytes, CommonData] | None 
         closed_ns=_moment(closed_ns, values["wall_ns"]),
         dumped_ns=_moment(dumped_ns, values["wall_ns"]),
         steps=steps if steps <= _MOST_STEPS else 0,
+        marks_offset=values["marks_offset"],
+        mark_count=values["mark_count"],
         about=about or {},
         damaged=about is None,
     )
@@ -133,7 +147,8 @@ def _moment(time_ns: int, created_ns: int) -> int:
     return time_ns if -_CLOCK_SET_BACK_NS <= time_ns - created_ns <= _LONGEST_JOB_NS else 0
 
 
-def _check_identity(page: bytes, name: str) -> None:
+def _version(page: bytes, name: str) -> int:
+    """The version of a page that is the header of a black box; raises :class:`UnreadableError` for any other."""
     if not page.startswith(layout.MAGIC):
         found = "an empty file" if not page else f"a file that begins with {page[:8]!r}"
         raise UnreadableError(
@@ -144,23 +159,27 @@ def _check_identity(page: bytes, name: str) -> None:
             f"{name}: found {len(page)} bytes, expected a header of {layout.PAGE}; the file was cut, copy it again"
         )
     version = int.from_bytes(page[8:12], "little")
-    if version != layout.VERSION:
+    if not layout.FIRST_VERSION <= version <= layout.VERSION:
         raise UnreadableError(
-            f"{name}: found black box format {version}, expected {layout.VERSION}; "
+            f"{name}: found black box format {version}, expected {layout.FIRST_VERSION} to {layout.VERSION}; "
             "read it with the version of simcoll that wrote it"
         )
+    return version
 
 
 def _check_sizes(values: Mapping[str, int], page: bytes, name: str) -> None:
     """Refuse a header whose sizes no writer makes, before anything is read or allocated by them."""
+    header = layout.FIRST_HEADER if values["version"] == layout.FIRST_VERSION else layout.HEADER
     sound = (
-        values["header_crc"] == zlib.crc32(page[: layout.HEADER_CRC_OFFSET])
+        values["header_crc"] == zlib.crc32(page[: header.size - 4])
         and values["header_size"] == layout.PAGE == values["groups_offset"]
         and values["slot_size"] == layout.SLOT.size
         and values["group_size"] == layout.GROUP.size
         and layout.MIN_SLOTS <= values["slot_count"] <= layout.MAX_SLOTS
         and values["group_count"] <= layout.MAX_GROUP_ROWS
-        and values["ring_offset"] == layout.ring_offset(values["group_count"])
+        and values["mark_count"] <= MARKS
+        and values["marks_offset"] in (0, layout.marks_offset(values["group_count"]))
+        and values["ring_offset"] == layout.ring_offset(values["group_count"], values["mark_count"])
         and values["table_offset"] == values["ring_offset"] + values["slot_count"] * layout.SLOT.size
         and values["about_size"] <= layout.ABOUT_LIMIT
         and values["rank"] < max(values["world_size"], 1) <= layout.MAX_RANKS

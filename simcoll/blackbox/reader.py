@@ -7,7 +7,6 @@ the records after it.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,29 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.format import intact, settle
 from simcoll.blackbox.header import Header, unpack_header
+from simcoll.blackbox.ring_reader import CHUNK, SLOT_DTYPE, Slots, read_ring
 from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_entries
 from simcoll.core.io import open_at_once, opened_record, written_until
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
-from simcoll.core.steps import ended_event
+from simcoll.core.steps import StepMarks, ended_event
 from simcoll.core.trace import calls_digest, record_at
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
 
-_CODES = {"Q": "<u8", "I": "<u4", "H": "<u2", "B": "u1"}
-SLOT_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.SLOT_FIELDS])
-"""One slot as numpy sees it."""
-_GROUP_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.GROUP_FIELDS])
-_CHUNK = 1024
+_GROUP_DTYPE = np.dtype([(name, layout.NUMPY_CODES[code]) for name, code in layout.GROUP_FIELDS])
 _PIECE = 64 << 10
 """Bytes of the table of entries that are read at a time; a piece of nothing but zeros is its end."""
 _ALL = 0xFFFFFFFF
-_MOST_RECORDS = 1 << 62
-"""More than any rank makes: a larger index is damage, and would not fit what is computed with it."""
-
-Slots = npt.NDArray[Any]
-"""A structured array of :data:`SLOT_DTYPE`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,12 +140,14 @@ def read_open_box(fd: int, name: str, page: bytes, known: KnownEntries | None = 
     known = KnownEntries() if known is None else known
     header = unpack_header(page, name, known.headers)
     # The ring before the table: entries that a live ring refers to were in the table before.
-    ring = _read_ring(fd, header)
-    slots, last_gap, newest = _sound_slots(ring, header.slot_count)
+    ring = read_ring(fd, header, known.courses)
+    last_gap, newest, course = ring.last_gap, ring.newest, ring.course
     wrapped = newest > header.slot_count
     rows = _read_rows(fd, header) if wrapped else np.zeros(0, _GROUP_DTYPE)
     entries = read_entries(_read_table(fd, header), known)
-    slots, last_gap = resolve(slots, entries, last_gap)
+    if course is not None and not course.refers_within(entries):
+        course = None
+    slots, last_gap = (ring.slots, last_gap) if course is not None else resolve(ring.slots, entries, last_gap)
     of_graphs = (slots["flags"] & layout.CAPTURED) != 0
     slots, captured = (slots[~of_graphs], slots[of_graphs]) if of_graphs.any() else (slots, slots[:0])
     groups = sorted(entries.groups)
@@ -166,46 +158,19 @@ def read_open_box(fd: int, name: str, page: bytes, known: KnownEntries | None = 
     if wrapped:
         _assume_dropped(slots, _untold(groups, rows, newest - header.slot_count), dropped, dropped_p2p)
     problems = _problems(header, entries, last_gap, cut=_is_cut(fd, header))
-    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems, known)
-
-
-def _read_ring(fd: int, header: Header) -> Slots:
-    """The part of the ring that was ever written, in the file's order; a file that was cut gives less."""
-    ring, chunk = bytearray(), _CHUNK * layout.SLOT.size
-    end = written_until(fd, header.ring_offset, header.ring_offset + header.slot_count * layout.SLOT.size)
-    while (start := header.ring_offset + len(ring)) < end:
-        wanted = min(chunk, end - start)
-        data = os.pread(fd, wanted, start)
-        ring += data
-        used = np.frombuffer(_whole(data, layout.SLOT.size), SLOT_DTYPE)["index"].any()
-        if len(data) < wanted or (not used and not _goes_on(fd, header, len(ring) // layout.SLOT.size)):
-            break
-    return np.frombuffer(ring, SLOT_DTYPE, len(ring) // layout.SLOT.size)
+    alike = calls_digest(slots) if course is None else course.alike
+    marks = read_marks(fd, header)
+    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems, known, alike, marks)
 
 
 def _is_cut(fd: int, header: Header) -> bool:
     """True if even the beginning of the ring is not there."""
-    return os.fstat(fd).st_size < header.ring_offset + min(header.slot_count, _CHUNK) * layout.SLOT.size
+    return os.fstat(fd).st_size < header.ring_offset + min(header.slot_count, CHUNK) * layout.SLOT.size
 
 
 def _read_rows(fd: int, header: Header) -> npt.NDArray[Any]:
     """The table of groups, which holds the last numbers that a wrapped ring has lost."""
     return np.frombuffer(_whole(os.pread(fd, header.group_count * layout.GROUP.size, layout.PAGE)), _GROUP_DTYPE)
-
-
-def _goes_on(fd: int, header: Header, start: int) -> bool:
-    """True if anything stands behind a blank part of the ring, which is then lost and not its end."""
-    looks = range(_next_data(fd, header, start), header.slot_count, _CHUNK)
-    return any(any(os.pread(fd, layout.SLOT.size, header.ring_offset + at * layout.SLOT.size)) for at in looks)
-
-
-def _next_data(fd: int, header: Header, start: int) -> int:
-    """The slot, from this one on, before which the file holds nothing; a file system may not know of holes."""
-    offset = header.ring_offset + start * layout.SLOT.size
-    try:
-        return start + (os.lseek(fd, offset, os.SEEK_DATA) - offset) // layout.SLOT.size
-    except OSError as error:
-        return header.slot_count if error.errno == errno.ENXIO else start
 
 
 def _read_table(fd: int, header: Header) -> bytes:
@@ -221,51 +186,6 @@ def _read_table(fd: int, header: Header) -> bytes:
 
 def _whole(data: bytes, size: int = layout.GROUP.size) -> bytes:
     return data[: len(data) // size * size]
-
-
-def _sound_slots(ring: Slots, capacity: int) -> tuple[Slots, int, int]:
-    """The readable records, oldest first; the index of the last record that should be there and is not (0: none); the
-    newest index.
-
-    The slot that the rank was writing when it died is no gap: nothing came after it.
-    """
-    if (whole := _whole_ring(ring, capacity)) is not None:
-        return whole, 0, int(whole["index"][-1]) if len(whole) else 0
-    place = np.arange(len(ring), dtype=np.uint64)
-    index, size = ring["index"], np.uint64(capacity)
-    sound = (index > 0) & (index == ring["check"]) & intact(ring)
-    sound &= ((index - np.uint64(1)) % size == place) & (index <= np.uint64(_MOST_RECORDS))
-    newest = int(index[sound].max()) if sound.any() else 0
-    if newest > capacity:
-        sound &= index > np.uint64(newest - capacity)
-    expected = np.arange(max(newest - capacity, 0) + 1, newest + 1, dtype=np.uint64)
-    found = np.sort(index[sound])
-    gaps = np.setdiff1d(expected, found, assume_unique=True)
-    # In a ring that wrapped, the oldest place is the one that is overwritten next.
-    gaps = gaps[gaps != newest - capacity + 1] if newest > capacity else gaps
-    slots = ring[sound]
-    settle(slots)
-    return slots[np.argsort(slots["index"])], int(gaps.max()) if gaps.size else 0, newest
-
-
-def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
-    """The records oldest first where none is torn or lacking, which a few comparisons show; None otherwise."""
-    index = ring["index"]
-    newest = int(index.max(initial=0))
-    count, last = min(newest, capacity), newest % capacity if newest > capacity else 0
-    if newest > _MOST_RECORDS or len(ring) < count or (newest > capacity and len(ring) != capacity):
-        return None
-    expected = np.arange(newest - count + 1, newest + 1, dtype=np.uint64)
-    if last:
-        expected = np.roll(expected, last)
-    used = ring[:count]
-    if not np.array_equal(index[:count], expected) or not np.array_equal(used["check"], expected):
-        return None
-    if index[count:].any() or not intact(used).all():
-        return None
-    slots = np.concatenate([used[last:], used[:last]]) if last else used
-    settle(slots)
-    return slots
 
 
 def resolve(slots: Slots, entries: TableEntries, last_gap: int) -> tuple[Slots, int]:
@@ -366,6 +286,8 @@ def _assemble(
     dropped: tuple[_Dropped, _Dropped],
     problems: list[str],
     known: KnownEntries | None,
+    alike: bytes,
+    marks: StepMarks | None,
 ) -> BlackBox:
     signatures, sources = _ordered(entries.signatures), (*_ordered(entries.sources), UNKNOWN_SOURCE)
     return BlackBox(
@@ -383,18 +305,26 @@ def _assemble(
         groups=_ordered(entries.groups),
         signatures=signatures if known is None else known.together(signatures),
         sources=sources if known is None else known.together(sources),
-        events=(*ended_event(header.steps), *_ordered(entries.events)),
+        events=(*ended_event(header.steps, marks), *_ordered(entries.events)),
         dropped=dropped[0],
         dropped_p2p=dropped[1],
         slots=slots[0],
         captured=slots[1],
         problems=tuple(problems),
         about=header.about,
-        alike=b"" if known is None else calls_digest(slots[0]),
+        alike=alike,
     )
 
 
-def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots) -> BlackBox:
+def read_marks(fd: int, header: Header) -> StepMarks | None:
+    """The marks of the steps that the program has marked; None where it marked none, or they are events."""
+    if not (header.steps and header.mark_count):
+        return None
+    data = os.pread(fd, header.mark_count * layout.MARK.size, header.marks_offset)
+    return StepMarks.at_places(np.frombuffer(_whole(data, layout.MARK.size), np.uint64), header.steps)
+
+
+def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots, marks: StepMarks | None) -> BlackBox:
     """The newest records of a file as a black box: all before them counts as dropped.
 
     Nothing is shared with other ranks' boxes: tables that grow would be kept once for each look.
@@ -403,11 +333,12 @@ def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots
     dropped_p2p: _Dropped = {}
     if not len(slots) or int(slots["index"][0]) > 1:
         _assume_dropped(slots, [*range(len(entries.groups))], dropped, dropped_p2p)
-    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [], known=None)
+    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [], None, b"", marks)
 
 
 def _ordered(values: Mapping[int, Any]) -> tuple[Any, ...]:
-    return tuple([values[index] for index in sorted(values)])
+    indices = [*values]
+    return tuple(values.values() if indices == [*range(len(indices))] else [values[index] for index in sorted(indices)])
 
 
 def _text(value: object) -> str:

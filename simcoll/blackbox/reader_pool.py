@@ -13,8 +13,9 @@ import pickle
 import selectors
 import subprocess
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -36,6 +37,12 @@ MEMORY_LIMIT = 2 << 30
 """Bytes that one process may take for reading."""
 
 _MANY_FILES = 1024
+_TRIED = 128
+"""Files of many that are read here in any case."""
+
+_WAITED = 3.0
+"""So many times as long as it takes to read files do they take where they are waited for."""
+
 _LARGE_BYTES = 16 << 20
 _MOST_WORKERS = 16
 _AHEAD = 4
@@ -51,20 +58,26 @@ def read_files(
 ) -> list[Outcome]:
     """Read each file: its content, or the error for which it cannot be read, in the order of ``paths``.
 
-    ``workers`` is the number of processes (0: read here); left out, as many as there are cores for this process where
-    there are many files or large ones. ``limit`` bounds the memory of each, in bytes.
+    ``workers`` is the number of processes (0: read here). Left out, files are read here where that is sooner: to take
+    what another process has read costs more than to read a black box from memory. Where there are large files, or many
+    and the first of them are waited for, as on a shared file system, as many processes read as there are cores for this
+    one. ``limit`` bounds the memory of each, in bytes.
     """
     outcomes: dict[int, Outcome] = {}
-    count = _workers_for(paths) if workers is None else min(workers, len(paths))
-    with contextlib.suppress(_CannotStartError):
-        for index, outcome in _read_apart(paths, count, limit) if count else ():
-            outcomes[index] = outcome
-            _tell(progress, len(outcomes), len(paths))
     known = KnownEntries()
-    for index, path in enumerate(paths):
-        if index not in outcomes:
-            outcomes[index] = _read_here(path, known)
+
+    def read_here(indices: Iterable[int]) -> None:
+        for index in indices:
+            outcomes[index] = _read_here(paths[index], known)
             _tell(progress, len(outcomes), len(paths))
+
+    count = min(workers, len(paths)) if workers is not None else _workers_for(paths, read_here)
+    rest = [index for index in range(len(paths)) if index not in outcomes]
+    with contextlib.suppress(_CannotStartError):
+        for place, outcome in _read_apart([paths[index] for index in rest], count, limit) if count and rest else ():
+            outcomes[rest[place]] = outcome
+            _tell(progress, len(outcomes), len(paths))
+    read_here(index for index in rest if index not in outcomes)
     return [outcomes[index] for index in range(len(paths))]
 
 
@@ -73,10 +86,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _workers_for(paths: Sequence[Path]) -> int:
-    """Returns the number of workers; 0 for few small files, which are read here sooner than a process starts."""
-    if len(paths) < _MANY_FILES and not any(_is_large(path) for path in paths):
-        return 0
+def _workers_for(paths: Sequence[Path], read_here: Callable[[Iterable[int]], None]) -> int:
+    """Returns the number of workers; 0 where files are read here sooner. To find out, some may be read already."""
+    if not any(map(_is_large, paths)):
+        if len(paths) < _MANY_FILES:
+            return 0
+        begun, busy = time.perf_counter(), time.thread_time()
+        read_here(range(_TRIED))
+        if time.perf_counter() - begun < _WAITED * (time.thread_time() - busy):
+            return 0
     return min(cores(), len(paths), _MOST_WORKERS)
 
 

@@ -1,4 +1,4 @@
-"""The ring of a black box: the slots of a rank's last calls, written and changed in place.
+"""The ring of a black box as a rank writes it: the slots of its last calls, changed in place.
 
 :class:`PlainRing` is the ring in Python. Where ``_ring.c`` was compiled, :func:`ring_in` makes its twin, which has the
 same methods and leaves the same bytes: of all that simcoll does in a call, this is what costs a program most.

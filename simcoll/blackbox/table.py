@@ -18,12 +18,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import TypeVar, cast
 
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind
+from simcoll.blackbox.members import KnownMembers, Room
+from simcoll.blackbox.ring_reader import Course
 from simcoll.core.record import Event, Group, Source, frames_from
 from simcoll.spec.call import Call
 
@@ -169,6 +172,7 @@ class TableEntries:
     sources: dict[int, Source] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
+    room: Room = field(default_factory=Room)
 
 
 class CommonData(dict[str, object]):
@@ -191,11 +195,13 @@ class KnownEntries:
     """
 
     groups: dict[bytes, Group] = field(default_factory=dict)
+    members: KnownMembers = field(default_factory=KnownMembers)
     signatures: dict[bytes, Call] = field(default_factory=dict)
     sources: dict[bytes, Source] = field(default_factory=dict)
     makings: dict[bytes, CommonData] = field(default_factory=dict)
     headers: dict[bytes, CommonData] = field(default_factory=dict)
     pieces: dict[bytes, tuple[int, int, object]] = field(default_factory=dict)
+    courses: dict[object, Course] = field(default_factory=dict)
     _together: dict[tuple[int, ...], Together[object]] = field(default_factory=dict)
 
     def together(self, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
@@ -308,7 +314,8 @@ def is_blank(data: bytes) -> bool:
 def _keep(entries: TableEntries, known: KnownEntries, kind: int, index: int, payload: bytes) -> object:
     """Take in an entry, unless one with its index was there before; returns what it states in any case."""
     if kind == EntryKind.GROUP:
-        return _first(entries.groups, index, _once(known.groups, payload, _group))
+        read = partial(_group, members=known.members, room=entries.room)
+        return _first(entries.groups, index, _once(known.groups, payload, read))
     if kind == EntryKind.SIGNATURE:
         return _first(entries.signatures, index, _once(known.signatures, payload, Call.from_json))
     if kind == EntryKind.SOURCE:
@@ -341,12 +348,9 @@ def _once(known: dict[bytes, _Value], payload: bytes, read: Callable[[object], _
     return value
 
 
-def _group(document: object) -> Group:
+def _group(document: object, members: KnownMembers, room: Room) -> Group:
     values = _object(document)
-    ranks = values["ranks"]
-    if not isinstance(ranks, list) or not all(type(rank) is int and rank >= 0 for rank in ranks):
-        raise ValueError("ranks")
-    return Group(_text(values, "name"), _text(values, "description"), tuple(ranks))
+    return Group(_text(values, "name"), _text(values, "description"), members.read(values["ranks"], room))
 
 
 def _source(document: object) -> Source:

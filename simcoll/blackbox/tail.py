@@ -14,10 +14,12 @@ import numpy as np
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import intact, settle
 from simcoll.blackbox.header import Header, unpack_header
-from simcoll.blackbox.reader import SLOT_DTYPE, BlackBox, Slots, box_of_newest, resolve
+from simcoll.blackbox.reader import BlackBox, box_of_newest, read_marks, resolve
+from simcoll.blackbox.ring_reader import SLOT_DTYPE, Slots
 from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_further
 from simcoll.core.io import open_at_once
 from simcoll.core.record import State
+from simcoll.core.steps import StepMarks
 from simcoll.errors import UnreadableError
 
 _PIECE = 64 << 10
@@ -45,6 +47,7 @@ class BoxTail:
         self._known = known
         self._page = b""
         self._table_end = 0
+        self._marks: StepMarks | None = None
         self._box: BlackBox | None = None
 
     def look(self) -> bool:
@@ -62,7 +65,7 @@ class BoxTail:
     def box(self) -> BlackBox | None:
         """The newest records as a black box whose older ones were dropped; None while the file cannot be read."""
         if self._box is None and self.header is not None:
-            self._box = box_of_newest(str(self.path), self.header, self.entries, self.slots)
+            self._box = box_of_newest(str(self.path), self.header, self.entries, self.slots, self._marks)
         return self._box
 
     def _look(self, fd: int) -> bool:
@@ -74,6 +77,7 @@ class BoxTail:
         if changed:
             self.header = unpack_header(page, str(self.path))
             self._page, self.problem = fixed + counters, ""
+            self._marks = read_marks(fd, self.header)
         if replaced:
             self.newest, self.slots, self.entries, self._table_end = 0, _NONE, TableEntries(), 0
         header = self.header

@@ -24,17 +24,19 @@ from simcoll.blackbox import format as layout
 from simcoll.blackbox.box import Slot
 from simcoll.blackbox.format import EntryKind
 from simcoll.blackbox.header import pack_header
+from simcoll.blackbox.members import members_document
 from simcoll.blackbox.ring import ring_in
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
 from simcoll.core.rank_local import ProcessOwned
 from simcoll.core.record import Group, Source, frames_document
-from simcoll.core.steps import STEP, is_marked
+from simcoll.core.steps import MARKS, is_marked, mark_place
 from simcoll.spec.call import Call
 
 _Interned = TypeVar("_Interned")
 _TIME = Struct("<Q")
 _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
 _STEPS = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "steps")
+_MARKS = layout.marks_offset(layout.GROUP_ROWS)
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
 _MANY = frozenset({"values", "state", "batch", "promised"})
 """Events that calls and steps have: they must not take the room of all others."""
@@ -143,8 +145,8 @@ class BlackBoxWriter(ProcessOwned):
         with self._lock:
             self._steps += 1
             _TIME.pack_into(self._map, _STEPS, self._steps)
-            if is_marked(self._steps):
-                self.event(STEP, number=self._steps)
+            if is_marked(self._steps) and (place := mark_place(self._steps)) < MARKS:
+                _TIME.pack_into(self._map, _MARKS + place * layout.MARK.size, time.time_ns())
 
     def close(self) -> None:
         """Record that the rank ended by itself, and write no more. The mapping lives as long as the object."""
@@ -252,7 +254,7 @@ def _checked(records: int) -> int:
 
 
 def _group_json(group: Group) -> object:
-    return {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
+    return {"name": group.name, "description": group.description, "ranks": members_document(group.ranks)}
 
 
 def _source_json(source: Source) -> object:

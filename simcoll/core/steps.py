@@ -5,8 +5,10 @@ Marks are thinned out, so that a long job leaves a few hundred of them: the numb
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count, islice
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +45,33 @@ def is_marked(ended: int) -> bool:
     return ended % (1 << max(0, ended.bit_length() - _EXACT_BITS)) == 0
 
 
-def ended_event(ended: int) -> tuple[Event, ...]:
-    """The event that tells how many steps had ended when a record was read; none where no step was marked."""
-    return (Event(STEPS, 0, {"ended": ended}),) if ended else ()
+def mark_place(ended: int) -> int:
+    """The place among all marks of that of step ``ended``, which :func:`is_marked`."""
+    doublings = max(0, ended.bit_length() - _EXACT_BITS)
+    return ended - 1 if not doublings else (1 << _EXACT_BITS - 1) * doublings - 1 + (ended >> doublings)
+
+
+MARKS: Final = 4_608
+"""Places for marks, enough for 2^42 steps."""
+
+
+def _marked_steps() -> Iterator[int]:
+    """The steps that are marked, in order."""
+    exact = 1 << _EXACT_BITS
+    yield from range(1, exact)
+    for doublings in count(1):
+        yield from range(exact << doublings - 1, exact << doublings, 1 << doublings)
+
+
+_NUMBERS = np.fromiter(islice(_marked_steps(), MARKS), np.int64, MARKS)
+
+
+def ended_event(ended: int, marks: StepMarks | None = None) -> tuple[Event, ...]:
+    """The event that tells how many steps had ended when a record was read, and their marks where these are no events
+    of their own; none where no step was marked.
+    """
+    data: dict[str, object] = {"ended": ended} if marks is None else {"ended": ended, "marks": marks}
+    return (Event(STEPS, 0, data),) if ended else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +94,19 @@ class StepMarks:
     ended: int
 
     @classmethod
+    def at_places(cls, times: npt.NDArray[np.uint64], ended: int) -> StepMarks | None:
+        """The marks by :func:`mark_place`, as far as there are any; 0 is the time of a step that has not ended."""
+        times = times[:MARKS]
+        # A damaged mark, or a clock that was set back: the others tell.
+        known = (times > 0) & (times <= np.uint64(_MOST))
+        latest: npt.NDArray[np.uint64] = np.maximum.accumulate(np.where(known, times, 0))
+        rows = np.flatnonzero(known & (times == latest))
+        if not len(rows):
+            return None
+        numbers = _NUMBERS[rows]
+        return cls(numbers, times[rows].astype(np.int64), max(ended, int(numbers[-1])))
+
+    @classmethod
     def of(cls, events: Iterable[Event]) -> StepMarks | None:
         """The marks among a rank's events; None where the program marked no steps."""
         marks: list[tuple[int, int]] = []
@@ -75,6 +114,8 @@ class StepMarks:
         for event in events:
             if event.kind == STEPS:
                 ended = min(max(ended, number(event, "ended") or 0), _MOST)
+                if isinstance(whole := event.data.get("marks"), StepMarks):
+                    return whole
             elif event.kind == STEP:
                 before, since = marks[-1] if marks else (0, 0)
                 at = number(event, "number") or 0

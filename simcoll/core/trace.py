@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,26 @@ def calls_digest(slots: Slots) -> bytes:
     for name, _ in _CALLS:
         calls[name] = slots[name]
     return blake2b(calls.data, digest_size=16).digest()
+
+
+_Worked = TypeVar("_Worked")
+
+
+def once_alike(traces: Sequence[Trace], work: Callable[[Trace], _Worked]) -> list[_Worked]:
+    """What ``work`` makes of each trace, worked out once for all that are alike: it must look at no times, and at
+    nothing but the slots and the tables of calls and lines.
+    """
+    known: dict[object, _Worked] = {}
+    for trace in traces:
+        key = course_key(trace)
+        if key not in known:
+            known[key] = work(trace)
+    return [known[course_key(trace)] for trace in traces]
+
+
+def course_key(trace: Trace) -> object:
+    """A key that is equal for traces known to have the same calls, from the same lines, in the same state."""
+    return trace.alike or id(trace), id(trace.signatures), id(trace.sources)
 
 
 class Trace(Protocol):
@@ -269,24 +289,27 @@ def reached(trace: Trace) -> dict[Life, int]:
     return found
 
 
+_STATES = {int(state): state for state in State}
+
+
 def record_at(trace: Trace, row: int) -> Record | None:
     """One row of a trace as a record; None where the row points outside the trace's tables."""
-    slot = trace.slots[row]
-    group, signature, source = int(slot["group"]), int(slot["signature"]), int(slot["source"])
+    names = trace.slots.dtype.names or ()
+    slot = dict(zip(names, trace.slots[row].item(), strict=True))
+    group, signature, source, state = slot["group"], slot["signature"], slot["source"], slot["state"]
     if group >= len(trace.groups) or signature >= len(trace.signatures):
         return None
-    state = int(slot["state"])
     return Record(
         trace.groups[group].name,
-        int(slot["sequence"]),
+        slot["sequence"],
         trace.signatures[signature],
         trace.sources[source] if source < len(trace.sources) else Source("", 0, ""),
-        State(state) if state in State._value2member_map_ else State.SCHEDULED,
+        _STATES.get(state, State.SCHEDULED),
         bool(slot["flags"] & ASYNCHRONOUS),
         bool(slot["flags"] & AWAITED),
-        int(slot["p2p_sequence"]),
-        int(slot["scheduled_ns"]),
-        int(slot["started_ns"]),
-        int(slot["finished_ns"]),
+        slot["p2p_sequence"],
+        slot["scheduled_ns"],
+        slot["started_ns"],
+        slot["finished_ns"],
         bool(slot["flags"] & ON_DEVICE),
     )

@@ -90,6 +90,8 @@ def _ways(members: npt.NDArray[np.int32], *, message: bool) -> tuple[Places, Pla
 
 
 _NOBODY = -1
+_FEW, _MANY = 16, 64
+"""Ranks that go on one by one, at first and later on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,6 +162,9 @@ class _Replay:
         fresh, held = np.arange(len(self._now)), np.zeros(0, np.int64)
         while True:
             fresh = fresh[self._at[fresh] < self._offsets[fresh + 1]]
+            if 0 < len(fresh) <= _FEW and self._links is None:
+                fresh, held = self._one_by_one(fresh, held)
+                continue
             if len(fresh):
                 kinds = self._come(fresh)
                 going = fresh[kinds == LAUNCH]
@@ -175,6 +180,38 @@ class _Replay:
             fresh = np.concatenate([going, released])
             self._at[fresh] += 1
         return self._result()
+
+    def _one_by_one(self, fresh: Integers, held: Integers) -> tuple[Integers, Integers]:
+        """Let ranks go on one at a time for as long as few can, as down a pipeline: a wave looks at all that wait.
+
+        Returns those that can go on and those that wait. Every call blocks here, so that the order does not matter.
+        """
+        now, at, ends = self._now.data, self._at.data, self._offsets[1:].data
+        last, left, done, end = self._last.data, self._left.data, self._done.data, self._end.data
+        gap, instance, arrived = self._gap.data, self._instance.data, self._arrived.data
+        waiting: dict[int, list[int]] = {}
+        for rank, mine in zip(held.tolist(), self._instance[self._at[held]].tolist(), strict=True):
+            waiting.setdefault(mine, []).append(rank)
+        going = fresh.tolist()
+        while going and len(going) <= _MANY:
+            rank = going.pop()
+            place = at[rank]
+            if place >= ends[rank]:
+                continue
+            now[rank] = arrived[place] = came = now[rank] + gap[place]
+            mine = instance[place]
+            last[mine] = max(last[mine], came)
+            left[mine] -= 1
+            waiting.setdefault(mine, []).append(rank)
+            if left[mine] == 0 and not done[mine]:
+                self._settle(np.array([mine], np.int32))
+            for other in waiting.pop(mine) if done[mine] else ():
+                now[other] = max(now[other], end[mine])
+                at[other] += 1
+                going.append(other)
+        return np.array(going, np.int64), np.array(
+            sorted(rank for ranks in waiting.values() for rank in ranks), np.int64
+        )
 
     def _come(self, ranks: Integers) -> npt.NDArray[np.uint8]:
         """These ranks come to their next operations; collectives to which all have come then are settled."""

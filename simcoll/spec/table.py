@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.flows import FaultLaw, FlowLaw, Flows, counted, no_fault, root_fault
+from simcoll.spec.flows import FaultLaw, FlowLaw, Flows, all_gather, counted, no_fault, reduce_scatter, root_fault
 from simcoll.spec.value_laws import ValueLaw
 
 if TYPE_CHECKING:
@@ -130,10 +130,15 @@ class CollectiveSpec:
         """True if the buffers that a call reads are those that it writes, however it is spelt."""
         return all(method.buffers == IN_PLACE for method in self.methods)
 
-    @property
-    def ranks_alike(self) -> bool:
-        """True if what a call states, and whether it has a fault, is the same on whatever rank it is made."""
-        return self.law is counted and self.fault_law in (no_fault, root_fault)
+    def ranks_alike(self, call: Call) -> bool:
+        """True if what the call states, and whether it has a fault, is the same on whatever rank it is made, and it has
+        no flows.
+        """
+        if self.law is counted:
+            return self.fault_law in (no_fault, root_fault)
+        if self.law not in (all_gather, reduce_scatter):
+            return False
+        return call.coalesced or all(len(getattr(call, buffers)) == 1 for buffers in self.divided)
 
     def statement(self, call: Call, group_rank: int, group_size: int) -> Statement:
         """Returns the statement that every rank of the group must make alike with this call."""

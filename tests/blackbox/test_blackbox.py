@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from simcoll.blackbox import NO_TICKET, BlackBoxError, BlackBoxWriter, Slot, UnreadableError, read_black_box
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import ASYNCHRONOUS, intact, seal
-from simcoll.blackbox.reader import SLOT_DTYPE, last_activity
+from simcoll.blackbox.reader import last_activity
+from simcoll.blackbox.ring_reader import SLOT_DTYPE
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
 from tests.support.seeds import drawn

@@ -128,12 +128,21 @@ def test_many_files_and_large_ones_are_read_apart(tmp_path, monkeypatch):
     dump = tmp_path / "trace"
     dump.write_bytes(b"")
     os.truncate(dump, 1 << 30)
+    box = tmp_path / "a.simcoll"
+    tried: list[int] = []
     monkeypatch.setattr(reader_pool, "cores", lambda: 6)
-    assert reader_pool._workers_for([dump]) == 1
-    assert reader_pool._workers_for([tmp_path / "a.simcoll"] * 100) == 0
-    assert reader_pool._workers_for([tmp_path / "a.simcoll"] * 5000) == 6
-    monkeypatch.setattr(reader_pool, "cores", lambda: 500)
-    assert reader_pool._workers_for([tmp_path / "a.simcoll"] * 5000) == 16
+    assert reader_pool._workers_for([dump], tried.extend) == 1
+    assert reader_pool._workers_for([box] * 100, tried.extend) == 0
+    assert not tried
+    # Files that are waited for, and files that are at hand: by the time of the clock beside that of the processor.
+    for waited, count, cores in ((True, 6, 6), (True, 16, 500), (False, 0, 6)):
+        clock = iter((0.0, 10.0 if waited else 1.0))
+        monkeypatch.setattr(reader_pool, "cores", lambda cores=cores: cores)
+        monkeypatch.setattr(reader_pool.time, "perf_counter", lambda clock=clock: next(clock))
+        monkeypatch.setattr(reader_pool.time, "thread_time", iter((0.0, 1.0)).__next__)
+        tried.clear()
+        assert reader_pool._workers_for([box] * 5000, tried.extend) == count
+        assert tried == [*range(128)]
 
 
 def test_a_reader_that_fails_costs_one_file(tmp_path, monkeypatch):

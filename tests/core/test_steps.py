@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from simcoll.core.record import Event
-from simcoll.core.steps import STEP, STEPS, StepMarks, StepNumber, ended_event, is_marked
+from simcoll.core.steps import MARKS, STEP, STEPS, StepMarks, StepNumber, ended_event, is_marked, mark_place
 
 SECOND = 10**9
 
@@ -80,3 +81,32 @@ def test_a_clock_that_is_set_back_costs_the_marks_of_that_time() -> None:
     found = StepMarks.of(events)
     assert found is not None
     assert (found.numbers.tolist(), found.ended) == ([1, 2, 5], 5)
+
+
+def test_every_marked_step_has_a_place_of_its_own() -> None:
+    marked = [step for step in range(1, 5_000) if is_marked(step)]
+    assert [mark_place(step) for step in marked] == [*range(len(marked))]
+    assert mark_place(1 << 42) == MARKS - 1
+    assert is_marked(1 << 42)
+
+
+def test_marks_at_their_places_are_those_of_events() -> None:
+    ended = 1_001
+    marked = [step for step in range(1, ended + 1) if is_marked(step)]
+    times = np.zeros(MARKS, np.uint64)
+    times[[mark_place(step) for step in marked]] = [step * SECOND for step in marked]
+    found = StepMarks.of(ended_event(ended, StepMarks.at_places(times, ended)))
+    expected = StepMarks.of([*ended_event(ended), *(Event(STEP, step * SECOND, {"number": step}) for step in marked)])
+    assert found is not None
+    assert expected is not None
+    assert (found.ended, found.numbers.tolist()) == (expected.ended, expected.numbers.tolist())
+    assert found.times.tolist() == expected.times.tolist()
+
+
+def test_places_that_cannot_be_marks_are_passed_over() -> None:
+    assert StepMarks.at_places(np.zeros(0, np.uint64), 7) is None
+    assert StepMarks.at_places(np.zeros(MARKS, np.uint64), 7) is None
+    # A time that cannot be one, and a clock that was set back.
+    found = StepMarks.at_places(np.array([5, 2**64 - 1, 3, 0, 9], np.uint64), 2)
+    assert found is not None
+    assert (found.ended, found.numbers.tolist(), found.times.tolist()) == (5, [1, 5], [5, 9])

@@ -20,12 +20,14 @@ from simcoll.core.record import Source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import joined_word, statement_digest
 from simcoll.spec.collectives import COLLECTIVES
-from simcoll.spec.table import CollectiveSpec, Kind, Statement
+from simcoll.spec.table import Kind, Statement
 from simcoll.verifier.agreement.known_fields import flow_sum, known_statement
 
 _MASK = (1 << 64) - 1
 
 _ANY = -1
+_EVERY = -1
+"""The group rank under which the word of all ranks is kept."""
 
 STATEMENT, OUTLINE, OP, LINE = range(4)
 """The columns of :meth:`Words.features`."""
@@ -36,18 +38,18 @@ class Word:
     """One rank's call as numbers: its statement's digest (0 where flows speak as well), its statement, and its word.
 
     ``stated`` counts the distinct statements of all traces. ``even`` says that the word is the statement's alone: where
-    all ranks of a group state the same, such words add up to zero. ``parts`` are what the word is made of.
+    all ranks of a group state the same, such words add up to zero. ``parts`` are the statement's digest and the flows,
+    of which, with the rank, the word is made; it is one object for ranks whose parts are the same.
     """
 
     digest: int
     stated: int
     even: bool
-    parts: tuple[int, int, int, int]
+    parts: tuple[int, int]
 
-    @property
-    def whole(self) -> int:
-        """The word, computed where digests leave it open."""
-        return joined_word(*self.parts)
+    def whole(self, group_rank: int, size: int) -> int:
+        """The word of this rank, computed where digests leave it open."""
+        return joined_word(*self.parts, group_rank, size)
 
 
 @dataclass(slots=True)
@@ -73,14 +75,17 @@ class Words:
     _tokens: dict[tuple[int, int], int] = field(default_factory=dict)
     _kinds: list[tuple[int, int]] = field(default_factory=list)
     _made: dict[tuple[int, int], int] = field(default_factory=dict)
-    _of_all: dict[tuple[Call, int], Word] = field(default_factory=dict)
 
     def of(self, call: Call, group_rank: int, size: int) -> Word:
         """The word of a call, computed at its first use."""
-        key = (self._number(call), group_rank, size)
+        key = (self._number(call), _EVERY if self.alike(call) else group_rank, size)
         if key not in self._words:
             self._words[key] = self._word(call, group_rank, size)
         return self._words[key]
+
+    def alike(self, call: Call) -> bool:
+        """True if the call's word is one object for all ranks of a group."""
+        return COLLECTIVES[call.op].ranks_alike(call)
 
     def _number(self, call: Call) -> int:
         """The number of a call. Ranks' traces share the objects of equal calls, so a known call is found by its id."""
@@ -124,21 +129,13 @@ class Words:
 
     def _word(self, call: Call, group_rank: int, size: int) -> Word:
         spec = COLLECTIVES[call.op]
-        if not spec.ranks_alike:
-            return self._word_of_rank(spec, call, group_rank, size)
-        if (call, size) not in self._of_all:
-            self._of_all[call, size] = self._word_of_rank(spec, call, group_rank, size)
-        known = self._of_all[call, size]
-        return replace(known, parts=(*known.parts[:2], group_rank, size))
-
-    def _word_of_rank(self, spec: CollectiveSpec, call: Call, group_rank: int, size: int) -> Word:
         statement = known_statement(spec, call, group_rank, size, self.unknown)
         if statement not in self._statements:
             self._statements[statement] = (statement_digest(statement), len(self._statements))
             self._kinds.append(self._kind(statement))
         digest, number = self._statements[statement]
         flows, says_all = flow_sum(spec, call, group_rank, size, self.unknown)
-        return Word(digest if says_all else 0, number, flows == 0, (digest, flows, group_rank, size))
+        return Word(digest if says_all else 0, number, flows == 0, (digest, flows))
 
     def _kind(self, statement: Statement) -> tuple[int, int]:
         contents = tuple(replace(content, shape=None, order=None) for content in statement.contents)

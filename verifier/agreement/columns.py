@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
-from simcoll.core.trace import Slots, Trace, record_at
+from simcoll.core.trace import Slots, Trace, course_key, record_at
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -68,10 +68,9 @@ class Part:
     stated: Stated
     said: tuple[Word, ...]
 
-    @property
-    def words(self) -> npt.NDArray[np.uint64]:
-        """The word of each record."""
-        return np.array([word.whole for word in self.said], np.uint64)[self.kinds]
+    def words(self, size: int) -> npt.NDArray[np.uint64]:
+        """The word of each record, in a group of so many ranks."""
+        return np.array([word.whole(self.group_rank, size) for word in self.said], np.uint64)[self.kinds]
 
     @property
     def alike(self) -> tuple[int, int, int]:
@@ -228,7 +227,7 @@ class GroupColumns:
         for part in self.parts:
             here = np.searchsorted(sequences, part.sequences)
             inside = sequences[np.minimum(here, len(sequences) - 1)] == part.sequences
-            np.add.at(totals, here[inside], part.words[inside])
+            np.add.at(totals, here[inside], part.words(len(self.group.ranks))[inside])
         self._good[places] = totals == 0
 
     def suspects(self) -> Iterator[Suspect]:
@@ -306,9 +305,9 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     wrapped = {(group.name, group.ranks) for group in dropped}
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     words, found = Words(unknown), dict[object, GroupColumns]()
-    courses, told = dict[object, _Courses](), dict[object, Stated]()
+    courses, statements = dict[object, _Courses](), _Statements(words)
     for trace in traces:
-        key = (trace.alike or id(trace), id(trace.signatures), id(trace.sources))
+        key = course_key(trace)
         if key not in courses:
             courses[key] = _Courses(trace)
         for index, group in enumerate(trace.groups):
@@ -319,8 +318,7 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
                 life = group.name, group.ranks, course.life
                 if (columns := found.get(life)) is None:
                     columns = found[life] = GroupColumns(group, words)
-                said = tuple([words.of(call, group_rank, len(group.ranks)) for call, _ in course.used])
-                stated = _stated(course, said, words, told)
+                said, stated = statements.of(course, group_rank, len(group.ranks))
                 columns.add(Part(trace, group_rank, course.rows, course.sequences, course.kinds, stated, said))
     return list(found.values())
 
@@ -375,21 +373,39 @@ class _Courses:
         return _Course(life, rows, sequences, kinds, tuple(used))
 
 
-def _stated(course: _Course, said: Sequence[Word], words: Words, told: dict[object, Stated]) -> Stated:
-    """What a rank states in its calls: one object for ranks of one course that state the same."""
-    key = (id(course), *[(word.digest, word.stated, word.even) for word in said])
-    found = told.get(key)
-    if found is None:
-        sources = tuple(source for _, source in course.used)
-        found = told[key] = Stated(
-            np.array([word.digest for word in said], np.uint64),
-            np.array([words.token(one.stated, source) for one, source in zip(said, sources, strict=True)], np.int32),
-            np.array([words.call(call, source) for call, source in course.used], np.int32),
-            np.array([word.even for word in said], np.bool_),
-            tuple(word.stated for word in said),
-            sources,
-        )
-    return found
+class _Statements:
+    """What ranks state in their calls: one object for ranks of one course that state the same."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+        self._told: dict[object, Stated] = {}
+        self._of_all: dict[object, tuple[tuple[Word, ...], Stated]] = {}
+
+    def of(self, course: _Course, group_rank: int, size: int) -> tuple[tuple[Word, ...], Stated]:
+        """The word of each distinct call of a course as made by one rank of a group, and what they state."""
+        found = self._of_all.get((id(course), size))
+        if found is None:
+            said = tuple([self._words.of(call, group_rank, size) for call, _ in course.used])
+            found = said, self._stated(course, said)
+            if all(self._words.alike(call) for call, _ in course.used):
+                self._of_all[id(course), size] = found
+        return found
+
+    def _stated(self, course: _Course, said: Sequence[Word]) -> Stated:
+        words = self._words
+        key = (id(course), *[(word.digest, word.stated, word.even) for word in said])
+        found = self._told.get(key)
+        if found is None:
+            sources = tuple(source for _, source in course.used)
+            found = self._told[key] = Stated(
+                np.array([word.digest for word in said], np.uint64),
+                np.array([words.token(one.stated, line) for one, line in zip(said, sources, strict=True)], np.int32),
+                np.array([words.call(call, source) for call, source in course.used], np.int32),
+                np.array([word.even for word in said], np.bool_),
+                tuple(word.stated for word in said),
+                sources,
+            )
+        return found
 
 
 def _known(trace: Trace) -> npt.NDArray[np.bool_]:

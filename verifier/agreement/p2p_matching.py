@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import Group, Record, State
-from simcoll.core.trace import Life, Trace, lives, record_at
+from simcoll.core.trace import Life, Trace, lives, once_alike, record_at
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -167,7 +167,7 @@ def match_messages(traces: Sequence[Trace]) -> Matching:
 def _lives(traces: Sequence[Trace]) -> list[tuple[Group, dict[int, _Member]]]:
     """Each life of each group in which anybody sent or received, with its members by group rank."""
     found: dict[Life, tuple[Group, dict[int, _Member]]] = {}
-    if not any(messages := [_message_groups(trace) for trace in traces]):
+    if not any(messages := once_alike(traces, _message_groups)):
         return []
     for trace, used in zip(traces, messages, strict=True):
         for index, (group, life) in enumerate(zip(trace.groups, lives(trace), strict=True)):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, State
@@ -114,7 +115,7 @@ def _judged(lane: ChannelRecords) -> Iterator[tuple[Message, int, Disagreement |
     columns = [end.trace.slots[name][end.rows].astype(np.int64) for end in ends for name in ("signature", "source")]
     if not count:
         return
-    _, first, often = np.unique(np.stack(columns), axis=1, return_index=True, return_counts=True)
+    first, often = _distinct(columns)
     found = []
     for place, times in sorted(zip(first.tolist(), often.tolist(), strict=True)):
         send, receive = (record_at(end.trace, int(end.rows[place])) for end in ends)
@@ -127,6 +128,21 @@ def _judged(lane: ChannelRecords) -> Iterator[tuple[Message, int, Disagreement |
             return
         found.append((message, times, wrong))
     yield from found
+
+
+def _distinct(columns: Sequence[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The first place of each distinct row of these columns, and the number of such rows."""
+    keys, most = columns[0], int(columns[0].max())
+    for column in columns[1:]:
+        size = int(column.max()) + 1
+        most = most * size + size - 1
+        if most >= 1 << 62:
+            # Numbers for the rows so far, of which there are no more than rows.
+            keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+            most = len(keys) * size
+        keys = keys * size + column
+    _, first, often = np.unique(keys, return_index=True, return_counts=True)
+    return first, often
 
 
 def _fatal(matching: Matching, aborted: Collection[int]) -> Iterator[tuple[Message, Disagreement]]:

@@ -20,6 +20,8 @@ from simcoll.verifier.findings.finding import Finding, RankSource, Side
 
 def with_texts(findings: Sequence[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
     """The findings, with the text of their lines as far as it is known to be what the ranks ran."""
+    if not any(map(_lacks_text, findings)):
+        return tuple(findings)
     began = min((first for trace in traces if (first := _began(trace))), default=0)
     return tuple(_with_texts(one, began) if began and _lacks_text(one) else one for one in findings)
 

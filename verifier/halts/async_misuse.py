@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Group, Source, State, number, source_of, text
-from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace, once_alike
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.mismatches import Mismatch
@@ -55,8 +55,8 @@ def never_waited(traces: Sequence[Trace], unmatched: Sequence[Unmatched] = ()) -
     alone: dict[int, set[tuple[Group, int]]] = {}
     for one in unmatched:
         alone.setdefault(one.rank, set()).add((one.group, one.record.p2p_sequence))
-    for trace in traces:
-        rows = _left(trace)
+    for trace, left in zip(traces, once_alike(traces, _unobserved), strict=True):
+        rows = _left(trace, *left)
         if trace.rank in alone:
             rows = np.array([row for row in rows if not _is_alone(trace, row, alone[trace.rank])], np.intp)
         for row, often in _distinct(trace.slots, rows, ("signature", "source")):
@@ -76,15 +76,20 @@ def _is_alone(trace: Trace, row: int, alone: Collection[tuple[Group, int]]) -> b
     return bool(slot["p2p_sequence"]) and (trace.groups[slot["group"]], int(slot["p2p_sequence"])) in alone
 
 
-def _left(trace: Trace) -> Rows:
-    """The rows of calls whose result nobody waited for, without those at the end of a line that waits."""
+def _unobserved(trace: Trace) -> tuple[Rows, Rows]:
+    """The rows of calls whose end nobody has seen or can see, and of asynchronous ones whose end somebody has."""
     slots, flags = trace.slots, trace.slots["flags"]
     returns = (flags & ASYNCHRONOUS != 0) | (slots["p2p_sequence"] > 0)
     observed = flags & (AWAITED | HANDED_ON) != 0
     rows = np.flatnonzero(returns & ~observed)
     rows = rows[np.isin(slots["state"][rows], (State.STARTED, State.COMPLETED))] if len(rows) else rows
-    rows = _with_result(trace, rows)
-    return rows[~_at_the_end(trace, np.flatnonzero(returns & observed), rows)] if len(rows) else rows
+    return rows, np.flatnonzero(returns & observed)
+
+
+def _left(trace: Trace, unobserved: Rows, observed: Rows) -> Rows:
+    """The rows of calls whose result nobody waited for, without those at the end of a line that waits."""
+    rows = _with_result(trace, unobserved)
+    return rows[~_at_the_end(trace, observed, rows)] if len(rows) else rows
 
 
 def _with_result(trace: Trace, rows: Rows) -> Rows:

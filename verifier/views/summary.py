@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source, State
-from simcoll.core.trace import AWAITED, ON_DEVICE, Life, Slots, Stall, Trace, record_at
+from simcoll.core.trace import AWAITED, ON_DEVICE, Life, Slots, Stall, Trace, once_alike, record_at
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.columns import GroupColumns, Part
@@ -72,10 +72,11 @@ def _places(
 ) -> tuple[Place, ...]:
     """The places of the ranks, those at the same place together: the largest crowd first, then by rank."""
     by_rank = {trace.rank: trace for trace in traces}
+    rows = {trace.rank: row for trace, row in zip(traces, once_alike(traces, _row), strict=True)}
     crowds: dict[object, list[Place]] = {}
     ended: dict[tuple[Life, int], bool] = {}
     for state in states:
-        place = _place(state, by_rank, failures.get(state.rank), stall, ended)
+        place = _place(state, by_rank, rows.get(state.rank), failures.get(state.rank), stall, ended)
         crowds.setdefault(_key(place), []).append(place)
     together = [_together(crowd) for crowd in crowds.values()]
     return tuple(sorted(together, key=lambda place: (-len(place.ranks), place.ranks)))
@@ -84,6 +85,7 @@ def _places(
 def _place(
     state: RankState,
     traces: Mapping[int, Trace],
+    last: int | None,
     failure: Failure | None,
     stall: Stall | None,
     ended: dict[tuple[Life, int], bool],
@@ -93,7 +95,7 @@ def _place(
     reason = "" if failure is None else _reason(failure)
     bare = Place((state.rank,), Activity.UNSEEN, state.status.value, line=line, reason=reason)
     device = None if state.status is RankStatus.FINISHED else device_row(traces, state.rank, ended)
-    row = None if trace is None else _row(trace) if device is None else device
+    row = last if device is None else device
     record = None if trace is None or row is None else record_at(trace, row)
     if trace is None or row is None or record is None:
         return replace(bare, activity=_activity(state.status, Activity.UNSEEN))

@@ -55,7 +55,7 @@ def traced(rank: int, calls: Sequence[tuple[int, int]], world: Group = WORLD) ->
 def added_up(columns: GroupColumns) -> tuple[list[int], list[int]]:
     """The positions that all ranks came to and agree on, and those that are open, by adding up every word."""
     sequences = np.concatenate([part.sequences for part in columns.parts])
-    words = np.concatenate([part.words for part in columns.parts])
+    words = np.concatenate([part.words(len(columns.group.ranks)) for part in columns.parts])
     digests = np.concatenate([part.digests for part in columns.parts])
     agreed, suspects = [], []
     for sequence in np.unique(sequences):

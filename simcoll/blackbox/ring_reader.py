@@ -1,0 +1,204 @@
+"""Reads the ring of a black box: its records, and where one is torn or lacking.
+
+Thousands of ranks make the same calls, so their rings differ in the times alone. Such a ring is compared with the last
+one of its kind that was found sound, and not examined anew (:class:`Course`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.blackbox import format as layout
+from simcoll.blackbox.format import intact, settle
+from simcoll.core.io import written_until
+from simcoll.core.trace import calls_digest
+
+if TYPE_CHECKING:
+    from simcoll.blackbox.header import Header
+    from simcoll.blackbox.table import TableEntries
+
+SLOT_DTYPE = np.dtype([(name, layout.NUMPY_CODES[code]) for name, code in layout.SLOT_FIELDS])
+"""One slot as numpy sees it."""
+CHUNK = 1024
+"""Slots that are read at a time, at first."""
+_MOST_RECORDS = 1 << 62
+"""More than any rank makes: a larger index is damage, and would not fit what is computed with it."""
+
+Slots = npt.NDArray[Any]
+"""A structured array of :data:`SLOT_DTYPE`."""
+
+
+_TIMES = slice(*(layout.offset_of(layout.SLOT_FIELDS, name) // 8 for name in ("scheduled_ns", "check")))
+"""The times among the eight numbers of 64 bits that a slot is; those before it are the call and its state."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ring:
+    """What a ring holds: the readable records, oldest first; the index of the last record that should be there and is
+    not (0: none); that of the newest; and its course, where every record is sound.
+    """
+
+    slots: Slots
+    last_gap: int
+    newest: int
+    course: Course | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """A sound ring without its times, with which those of other ranks are compared.
+
+    ``fixed`` are the parts of the slots before the times, ``ended`` says which calls have the time of an end. ``most``
+    are the largest references to groups, calls and lines; ``alike`` is the digest of the calls.
+    """
+
+    fixed: npt.NDArray[np.uint64]
+    ended: npt.NDArray[np.bool_]
+    newest: int
+    capacity: int
+    most: tuple[int, int, int]
+    alike: bytes
+
+    @classmethod
+    def of(cls, fixed: npt.NDArray[np.uint64], ring: Slots, slots: Slots, capacity: int) -> Course:
+        """The course of a ring whose records are ``slots``; ``fixed`` is what it was before states were settled."""
+        ended = _words(ring)[:, _TIMES][:, 2] != 0
+        most = [int(slots[name].max(initial=0)) for name in ("group", "signature", "source")]
+        newest = int(slots["index"][-1])
+        return cls(fixed, ended, newest, capacity, (most[0], most[1], most[2]), calls_digest(slots))
+
+    def ring(self, ring: Slots, capacity: int) -> Ring | None:
+        """The records of a ring that has the same calls in the same states; None for any other."""
+        words = _words(ring)
+        same = (
+            capacity == self.capacity
+            and np.array_equal(words[:, : _TIMES.start], self.fixed)
+            and np.array_equal(words[:, _TIMES.stop], self.fixed[:, 0])
+            and np.array_equal(words[:, _TIMES.stop - 1] != 0, self.ended)
+        )
+        if not same:
+            return None
+        return Ring(_in_order(ring, self.newest, capacity), 0, self.newest, self)
+
+    def refers_within(self, entries: TableEntries) -> bool:
+        """True if every reference is to an entry that is there, and those are numbered without a gap."""
+        tables: tuple[Mapping[int, object], ...] = (entries.groups, entries.signatures, entries.sources)
+        return all(most < len(one) == max(one) + 1 for most, one in zip(self.most, tables, strict=True))
+
+
+def read_ring(fd: int, header: Header, courses: dict[object, Course]) -> Ring:
+    """Read a ring; ``courses`` holds those of files read before, and takes in this one's."""
+    ring, capacity = _written(fd, header), header.slot_count
+    if not len(ring):
+        return Ring(ring, 0, 0)
+    # One course of each outline is kept: a ring that is none of the same calls is examined by itself.
+    outline = len(ring), ring[0].tobytes()[: 8 * _TIMES.start], ring[-1].tobytes()[: 8 * _TIMES.start]
+    known = courses.get(outline)
+    if known is not None and (found := known.ring(ring, capacity)) is not None:
+        return found
+    fixed = _words(ring)[:, : _TIMES.start].copy()
+    slots = _whole_ring(ring, capacity)
+    if slots is None:
+        return Ring(*_sound_slots(ring, capacity))
+    # A state that was settled is not what stands in the file; what a graph captured is kept apart.
+    if (
+        len(slots)
+        and not (slots["flags"] & layout.CAPTURED).any()
+        and np.array_equal(_words(ring)[:, : _TIMES.start], fixed)
+    ):
+        course = courses[outline] = Course.of(fixed, ring, slots, capacity)
+        return Ring(slots, 0, course.newest, course)
+    return Ring(slots, 0, int(slots["index"][-1]) if len(slots) else 0)
+
+
+def _words(ring: Slots) -> npt.NDArray[np.uint64]:
+    """Each slot as numbers of 64 bits."""
+    return ring.view("<u8").reshape(len(ring), -1)
+
+
+def _written(fd: int, header: Header) -> Slots:
+    """The part of the ring that was ever written, in the file's order; a file that was cut gives less."""
+    parts: list[Slots] = []
+    count, size = 0, layout.SLOT.size
+    end = written_until(fd, header.ring_offset, header.ring_offset + header.slot_count * size)
+    slots = -((header.ring_offset - end) // size)
+    while count < slots:
+        # More at a time the more there is: a file system that knows of no holes gives zeros up to the end.
+        part = np.empty(min(max(CHUNK, count), slots - count), SLOT_DTYPE)
+        found = os.preadv(fd, [part.view(np.uint8).data], header.ring_offset + count * size) // size
+        parts.append(part[:found])
+        count += found
+        if found < len(part) or (not part["index"].any() and not _goes_on(fd, header, count)):
+            break
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, SLOT_DTYPE), *parts])
+
+
+def _goes_on(fd: int, header: Header, start: int) -> bool:
+    """True if anything stands behind a blank part of the ring, which is then lost and not its end."""
+    looks = range(_next_data(fd, header, start), header.slot_count, CHUNK)
+    return any(any(os.pread(fd, layout.SLOT.size, header.ring_offset + at * layout.SLOT.size)) for at in looks)
+
+
+def _next_data(fd: int, header: Header, start: int) -> int:
+    """The slot, from this one on, before which the file holds nothing; a file system may not know of holes."""
+    offset = header.ring_offset + start * layout.SLOT.size
+    try:
+        return start + (os.lseek(fd, offset, os.SEEK_DATA) - offset) // layout.SLOT.size
+    except OSError as error:
+        return header.slot_count if error.errno == errno.ENXIO else start
+
+
+def _sound_slots(ring: Slots, capacity: int) -> tuple[Slots, int, int]:
+    """The readable records, oldest first; the index of the last record that should be there and is not (0: none); the
+    newest index.
+
+    The slot that the rank was writing when it died is no gap: nothing came after it.
+    """
+    place = np.arange(len(ring), dtype=np.uint64)
+    index, size = ring["index"], np.uint64(capacity)
+    sound = (index > 0) & (index == ring["check"]) & intact(ring)
+    sound &= ((index - np.uint64(1)) % size == place) & (index <= np.uint64(_MOST_RECORDS))
+    newest = int(index[sound].max()) if sound.any() else 0
+    if newest > capacity:
+        sound &= index > np.uint64(newest - capacity)
+    expected = np.arange(max(newest - capacity, 0) + 1, newest + 1, dtype=np.uint64)
+    found = np.sort(index[sound])
+    gaps = np.setdiff1d(expected, found, assume_unique=True)
+    # In a ring that wrapped, the oldest place is the one that is overwritten next.
+    gaps = gaps[gaps != newest - capacity + 1] if newest > capacity else gaps
+    slots = ring[sound]
+    settle(slots)
+    return slots[np.argsort(slots["index"])], int(gaps.max()) if gaps.size else 0, newest
+
+
+def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
+    """The records oldest first where none is torn or lacking, which a few comparisons show; None otherwise."""
+    index = ring["index"]
+    newest = int(index.max(initial=0))
+    count, last = min(newest, capacity), newest % capacity if newest > capacity else 0
+    if newest > _MOST_RECORDS or len(ring) < count or (newest > capacity and len(ring) != capacity):
+        return None
+    expected = np.arange(newest - count + 1, newest + 1, dtype=np.uint64)
+    if last:
+        expected = np.roll(expected, last)
+    used = ring[:count]
+    if not np.array_equal(index[:count], expected) or not np.array_equal(used["check"], expected):
+        return None
+    if index[count:].any() or not intact(used).all():
+        return None
+    slots = _in_order(ring, newest, capacity)
+    settle(slots)
+    return slots
+
+
+def _in_order(ring: Slots, newest: int, capacity: int) -> Slots:
+    """The records of a ring in which none is lacking, oldest first; ``newest`` is the index of the last."""
+    last = newest % capacity if newest > capacity else 0
+    return np.concatenate([ring[last:], ring[:last]]) if last else ring[: min(newest, capacity)]
