@@ -162,7 +162,7 @@ $(FRAMEWORKS)/.simcoll-ready: pyproject.toml constraints.txt
 # Kept apart from .venv: Ray alone is 80 MB.
 EXECUTORS := .venv-executors
 test-executors: $(READY) $(EXECUTORS)/.simcoll-ready  ## what --executor names, on real clusters of Dask and Ray; makes .venv-executors once
-	@$(EXECUTORS)/bin/python -m pytest tests/core/test_executors.py tests/dryrun/test_spread_ranks.py $(ARGS)
+	@SIMCOLL_SEEDS=all $(EXECUTORS)/bin/python -m pytest tests/core/test_executors.py tests/dryrun/test_spread_ranks.py $(ARGS)
 
 bench-executors: $(READY) $(EXECUTORS)/.simcoll-ready  ## verify, preflight and a search on one and on two workers of Dask
 	@$(EXECUTORS)/bin/python -m benchmarks.executors $(ARGS)

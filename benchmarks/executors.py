@@ -39,7 +39,7 @@ dist.init_process_group("gloo")
 for _ in range(20):
     dist.all_reduce(torch.ones(8))
 """
-CLUSTERS = (16_384, 131_072, 1_048_576)
+CLUSTERS = (16_384, 65_536, 131_072)
 """GPUs of the clusters on which layouts are searched: no single search has 100,000."""
 
 
@@ -118,7 +118,16 @@ def _run(words: Sequence[str], cores: int) -> int:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
     command = [sys.executable, "-m", "simcoll", *words]
-    return subprocess.run(command, stdout=subprocess.DEVNULL, preexec_fn=limit, check=False).returncode
+    return subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=limit, check=False
+    ).returncode
+
+
+def _rows(folder: Path, options: argparse.Namespace) -> Iterator[Row]:
+    for work, words in commands(folder, options):
+        yield from (measured(work, words, folder, workers, 2) for workers in options.workers)
+    if options.search:
+        yield from (searched(folder, workers) for workers in options.workers)
 
 
 def main() -> None:
@@ -135,10 +144,9 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for work, words in commands(folder, options):
-            rows += [measured(work, words, folder, workers, 2) for workers in options.workers]
-        rows += [searched(folder, workers) for workers in options.workers if options.search]
+        for row in _rows(Path(name), options):
+            print(row, file=sys.stderr, flush=True)
+            rows.append(row)
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return

@@ -32,8 +32,8 @@ from simcoll.recorder.recorder import box_name
 ANSWER = "answer.json"
 """The member of an archive that is no rank's file."""
 
-_MOST_RANKS = 32
-"""A task pays for importing torch once, and its ranks are lost together."""
+_MOST_RANKS = 128
+"""A task pays once for importing torch, some seconds; if its worker dies, all of its ranks run again."""
 
 _SAID_BYTES = 2_000
 

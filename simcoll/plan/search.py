@@ -150,9 +150,9 @@ class _Search:
             yield from self.size(layouts)
             return
         chunks = {begin: layouts[begin : begin + _SIZED] for begin in range(0, len(layouts), _SIZED)}
-        found = {begin: each for (begin, _), each in spread.results(self._size_chunk, chunks.items())}
-        for begin in chunks:
-            yield from found[begin]
+        found = {begin: sizes for (begin, _), sizes in spread.results(self._size_chunk, chunks.items())}
+        for begin, chunk in chunks.items():
+            yield from (_Sized(one, *size) for one, size in zip(chunk, found[begin], strict=True))
 
     def size(self, layouts: Iterable[Layout]) -> Iterator[_Sized]:
         """The layouts with their bytes and least seconds; those that do not fit are last in any order of seconds."""
@@ -161,8 +161,9 @@ class _Search:
             fits = total <= self.network.capacity
             yield _Sized(one, total, _least_seconds(self.model, one, self.rates) if fits else float("inf"))
 
-    def _size_chunk(self, chunk: tuple[int, Sequence[Layout]]) -> list[_Sized]:
-        return list(self.size(chunk[1]))
+    def _size_chunk(self, chunk: tuple[int, Sequence[Layout]]) -> list[tuple[float, float]]:
+        """Bytes and seconds alone: the layouts are where they came from."""
+        return [(one.bytes, one.seconds) for one in self.size(chunk[1])]
 
     def priced(
         self, fitting: Sequence[_Sized], best: _Best, spread: Spread | None
