@@ -16,7 +16,7 @@
 
 enum { REVISION = 1 }; /* as in simcoll/core/native.py */
 
-#define IN_ORDER() atomic_signal_fence(memory_order_seq_cst)
+#define IN_ORDER() atomic_thread_fence(memory_order_release)
 
 enum { SCHEDULED, STARTED, COMPLETED };
 enum { ON_DEVICE = 16 };

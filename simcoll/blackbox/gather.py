@@ -14,6 +14,7 @@ from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.host_files import HOST_PATTERN, KERNEL_PATTERN, RAS_PATTERN
 from simcoll.blackbox.reader_pool import Progress, read_files
+from simcoll.blackbox.remote_ranks import NODES_FILE
 from simcoll.blackbox.spread_reading import read_spread
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, TRACEBACK_SUFFIX
 from simcoll.core.executors import Spread
@@ -24,7 +25,7 @@ from simcoll.verifier.flight_recorder.jobs import merge
 _NAMES_RANK = re.compile(r"rank\D{0,2}\d", re.IGNORECASE)
 _OWN = (SUFFIX, STACK_SUFFIX, DUMP_SUFFIX, TRACEBACK_SUFFIX)
 _ACCOUNTS = (LAUNCH_PATTERN, STALL_PATTERN, HOST_PATTERN)
-_BESIDE = (*_ACCOUNTS, KERNEL_PATTERN, RAS_PATTERN, "report.json", "report.html")
+_BESIDE = (*_ACCOUNTS, KERNEL_PATTERN, RAS_PATTERN, NODES_FILE, "report.json", "report.html")
 _MOST_NAMED = 20
 """So many files that cannot be read are named."""
 

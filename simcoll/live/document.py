@@ -82,6 +82,7 @@ def _rank(one: RankNow) -> dict[str, object]:
         "lost": one.lost,
         "exit_code": one.exit_code,
         "error": one.error or None,
+        "place": one.place or None,
         "problem": one.problem or None,
     }
 

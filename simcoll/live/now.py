@@ -42,11 +42,12 @@ class RankNow:
     """One rank (global). ``record`` is the call in which it is, or after which it runs its own code; None before any.
 
     ``for_seconds`` is the time for which it has waited there, or since its last call; of a rank that is over, until its
-    end, ``ended_ns`` (wall clock; 0 where it goes on, or the end is not known). ``waits_for`` are the ranks
-    without which its call cannot end. ``waiting`` is the share of its recent time in which it waited for others,
-    ``late`` that in which all others waited for it, ``step_seconds`` the time of a step, ``steps`` the number that the
-    program has marked as ended; None where the records do not tell. ``exit_code`` is that of its process, where a
-    launcher saw it; ``error`` is the type of the exception that ended it. ``problem`` says why its file cannot be read.
+    end, ``ended_ns`` (wall clock; 0 where it goes on, or the end is not known). ``waits_for`` are the ranks without
+    which its call cannot end. ``waiting`` is the share of its recent time in which it waited for others, ``late`` that
+    in which all others waited for it, ``step_seconds`` the time of a step, ``steps`` the number that the program has
+    marked as ended; None where the records do not tell. ``exit_code`` is that of its process, where a launcher saw it;
+    ``error`` is the type of the exception that ended it. ``place`` is the last call in the words of node 0: the rank
+    records on another node, and nothing else of it is known. ``problem`` says why its file cannot be read.
     """
 
     rank: int
@@ -66,6 +67,7 @@ class RankNow:
     lost: int = 0
     exit_code: int | None = None
     error: str = ""
+    place: str = ""
     problem: str = ""
 
 

@@ -168,7 +168,8 @@ def _one_rank(job: JobNow, rank: int) -> Iterator[RenderableType]:
         yield plain(f"rank {rank} has left no record")
         return
     table = Table.grid(padding=(0, 2))
-    table.add_row("rank", plain(f"{one.rank}, process {one.pid} on {one.host or 'an unknown host'}"))
+    process = f", process {one.pid}" if one.pid else ""
+    table.add_row("rank", plain(f"{one.rank}{process} on {one.host or 'an unknown host'}"))
     table.add_row("does", plain(doing_text(one)))
     table.add_row("call", plain(call_text(one)))
     for frame in () if one.record is None else one.record.source.callers:

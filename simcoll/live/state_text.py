@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from simcoll.core.ranges import ranks_text
+from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Source
 from simcoll.core.units import show_seconds
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
@@ -19,7 +19,11 @@ _NOTICEABLE = 0.05
 def why_of(job: JobNow) -> str:
     """One line on why the job is in its state: the first finding, or where its ranks are; and who is not seen."""
     unseen = f"; there is no record of {ranks_text(job.unseen)} in this folder" if job.unseen else ""
-    return f"{_why(job)}{unseen}"
+    told = [one.rank for one in job.ranks if one.place]
+    remote = (
+        f"; {ranks_text(told)} {verb(told, 'records', 'record')} on other nodes, as node 0 was told" if told else ""
+    )
+    return f"{_why(job)}{remote}{unseen}"
 
 
 def _why(job: JobNow) -> str:
@@ -40,7 +44,8 @@ def doing_text(one: RankNow) -> str:
         whom = f" for {ranks_text(one.waits_for)}" if one.waits_for else ""
         return f"waits {show_seconds(one.for_seconds)}{whom}"
     if one.doing is Doing.RUNS:
-        return f"runs its own code for {show_seconds(one.for_seconds)}" if one.record is not None else "runs"
+        known = one.record is not None or one.place
+        return f"runs its own code for {show_seconds(one.for_seconds)}" if known else "runs"
     if one.doing is Doing.GONE:
         return f"process {one.pid} is gone"
     if one.doing is Doing.FAILED:
@@ -53,6 +58,8 @@ def doing_text(one: RankNow) -> str:
 
 def call_text(one: RankNow) -> str:
     """The call in which a rank is, or after which it runs: operation, number, group, line."""
+    if one.place:
+        return f"{one.place}, on {one.host}"
     if one.record is None or one.group is None:
         return "no call yet"
     number = one.record.p2p_sequence or one.record.sequence
@@ -62,7 +69,7 @@ def call_text(one: RankNow) -> str:
 
 def doing_wordings(one: RankNow) -> list[str]:
     """The activity of a rank in fewer and fewer words, for a narrow column."""
-    known, whole = one.record is not None and not one.problem, doing_text(one)
+    known, whole = (one.record is not None or bool(one.place)) and not one.problem, doing_text(one)
     if one.doing is Doing.WAITS and known:
         return [whole, whole.replace(" for ", ": ", 1), f"waits {show_seconds(one.for_seconds)}"]
     if one.doing is Doing.RUNS and known:

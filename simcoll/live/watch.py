@@ -30,6 +30,7 @@ from simcoll.blackbox.accounts import (
     together,
 )
 from simcoll.blackbox.gather import boxes_below, matching, one_run
+from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, read_remote
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.process import stat_fields
@@ -59,6 +60,9 @@ _JUDGING = 10.0
 """Judging takes at most one part in so many of the time."""
 
 _LEAST_BUSY = 0.1
+
+_TOLD_SECONDS = 15.0
+"""So old may be what node 0 wrote of other nodes' ranks; it writes each second while it runs."""
 
 _WRITTEN_AT_THE_END = frozenset({"values", "state", "batch", "trained", "exit"})
 """Kinds of events that a rank writes after its last exception: what was on its way from a device, and its end."""
@@ -113,6 +117,9 @@ class JobWatch:
         launch = self._launch()
         ranks = self._ranks(records, launch, now)
         motion = self._motion(records, ranks, now)
+        remote = self._remote(ranks, now)
+        if motion is Motion.ENDED and not all(one.doing.over for one in remote):
+            motion = Motion.MOVING
         until = now if motion is not Motion.ENDED else min(now, max(one.ended_ns for one in ranks) or self._changed_ns)
         groups = self._group_views(records, until)
         ranks = _with_waits(ranks, groups)
@@ -134,7 +141,7 @@ class JobWatch:
             still_seconds=max(until - self._changed_ns, 0) / 1e9,
             why="",
             groups=groups,
-            ranks=ranks,
+            ranks=sorted([*ranks, *remote], key=lambda one: one.rank),
             findings=self._last.told(motion),
             proved=self._last.proved,
             bandwidths=self._last.bandwidths,
@@ -195,6 +202,16 @@ class JobWatch:
         begun = min(tail.header.wall_ns for tail in self._chosen if tail.header is not None)
         found = [read_stall(path) for path in self._beside(STALL_PATTERN)]
         return together(stall for stall in found if stall is not None and stall.seen_ns >= begun)
+
+    def _remote(self, ranks: Sequence[RankNow], now: int) -> list[RankNow]:
+        """The ranks that record on other nodes, as node 0 wrote down what it was told; nothing once that is old."""
+        seen = {one.rank for one in ranks}
+        found: dict[int, RankNow] = {}
+        for path in self._beside(NODES_FILE):
+            with contextlib.suppress(OSError):
+                if now - path.stat().st_mtime_ns < _TOLD_SECONDS * 1e9:
+                    found |= {one.rank: _told_rank(one, now) for one in read_remote(path) if one.rank not in seen}
+        return list(found.values())
 
     def _beside(self, pattern: str) -> list[Path]:
         folders = dict.fromkeys(tail.path.parent for tail in self._chosen)
@@ -470,6 +487,14 @@ def _with_waits(ranks: Sequence[RankNow], groups: Sequence[GroupNow]) -> list[Ra
                 waits_for = view.absent
         found.append(replace(one, waits_for=waits_for))
     return found
+
+
+def _told_rank(one: RemoteRank, now: int) -> RankNow:
+    doing = Doing.WAITS if one.waits else Doing.RUNS
+    if one.exit_code is not None:
+        doing = Doing.STOPPED if one.stopped else Doing.FAILED if one.exit_code else Doing.ENDED
+    seconds = max(now - one.since_ns, 0) / 1e9
+    return RankNow(one.rank, one.host, 0, doing, for_seconds=seconds, exit_code=one.exit_code, place=one.place)
 
 
 def _seconds_since(record: Record | None, now: int) -> float:

@@ -91,7 +91,7 @@ def test_a_picture_fits_its_columns_and_keeps_the_line_of_each_rank(standing, co
     assert main(["top", "--once", "--stall", "0.1", str(standing)]) == 4
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
-    rows = [line for line in lines if line.strip().startswith(("0 ", "1 ", "2 ", "3 "))]
+    rows = [line for line in lines if re.match(r"[0-3]  +\S", line)]
     assert len(rows) == 4
     assert all(re.search(r"\.py:\d+( |$)", row) for row in rows)
 

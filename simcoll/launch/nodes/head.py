@@ -11,17 +11,18 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from simcoll.blackbox.accounts import LaunchAccount, launch_of, read_launch, stall_of
+from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, write_remote
 from simcoll.core.io import printable
 from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import MOST_FILES, Listed, Staging
-from simcoll.launch.nodes.summary import Summary
+from simcoll.launch.nodes.summary import Place, Summary
 from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, ClosedError, Link, WireError
 from simcoll.verifier.causes.facts import LostNode
 
@@ -108,6 +109,7 @@ class Head:
         # Two conditions: what nodes said wakes one thread, not those of hundreds of other nodes.
         self._changed, self._asked = threading.Condition(lock), threading.Condition(lock)
         self._moves = 0
+        self._shown = 0.0
         self._round = 0
         self._end = False
         self._concluding = False
@@ -126,7 +128,16 @@ class Head:
         with self._changed:
             others = sum(node.summary.moves for node in self._nodes.values())
             self._moves = moves + others
+            if time.monotonic() - self._shown >= SUMMARY_SECONDS:
+                self._show()
             return others
+
+    def _show(self) -> None:
+        """Write down beside the own records where the others' ranks are, for who looks at the job while it runs."""
+        self._shown = time.monotonic()
+        nodes = [node for node in self._nodes.values() if node.here or node.kept]
+        with contextlib.suppress(OSError):
+            write_remote(self._folder / NODES_FILE, [rank for node in nodes for rank in _remote(node)])
 
     def standing(self) -> Others | None:
         """The records of all nodes that answer, as they are now; None until they have come."""
@@ -265,6 +276,8 @@ class Head:
         for thread in talks:
             thread.join(max(limit - time.monotonic(), 0.0))
         shutil.rmtree(self._drafts, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            (self._folder / NODES_FILE).unlink(missing_ok=True)
 
     # The threads.
 
@@ -410,6 +423,15 @@ class Head:
             node.problem = f"they cannot be kept: {error.strerror}"
 
 
+def _remote(node: Node) -> Iterator[RemoteRank]:
+    """The ranks of a node, as it told last: times by the clock of this host."""
+    heard_ns = time.time_ns() - int((time.monotonic() - node.heard) * 1e9)
+    for one in node.launch.ranks:
+        place = node.summary.places.get(one.rank, Place("in no call yet"))
+        since = heard_ns - place.milliseconds * 1_000_000
+        yield RemoteRank(one.rank, node.number, node.host, place.text, place.waits, since, one.exit_code, one.stopped)
+
+
 def _cut(connection: socket.socket) -> None:
     """Have the thread that waits on a connection go on at once."""
     with contextlib.suppress(OSError):
@@ -432,7 +454,7 @@ def _lack(node: Node, problem: str) -> str:
         f"rank {one.rank} had ended with {one.exit_code}" for one in node.launch.ranks if one.exit_code is not None
     ]
     over = {one.rank for one in node.launch.ranks if one.exit_code is not None}
-    places = [f"rank {rank} {place}" for rank, place in sorted(node.summary.places.items()) if rank not in over]
+    places = [f"rank {rank} {one.text}" for rank, one in sorted(node.summary.places.items()) if rank not in over]
     known = [*ended, *places]
     more = f" and {len(known) - _MOST_PLACES} more" if len(known) > _MOST_PLACES else ""
     state = f"; then: {', '.join(known[:_MOST_PLACES])}{more}" if known else ""

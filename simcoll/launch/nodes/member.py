@@ -16,7 +16,7 @@ from simcoll.core.io import open_at_once, printable
 from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import FileKey, chunk_of, listed, own_files
 from simcoll.launch.nodes.meeting import Meeting
-from simcoll.launch.nodes.summary import Places, Summary
+from simcoll.launch.nodes.summary import Place, Places, Summary
 from simcoll.launch.nodes.wire import MOST_WORDS, ClosedError, Link, Message, WireError, Words, deflated
 from simcoll.verifier.causes.facts import LostNode
 
@@ -187,7 +187,7 @@ class Member:
         changed, self._sent = account != self._sent, account
         return words, deflated(account) if changed else b""
 
-    def _look(self) -> dict[int, str]:
+    def _look(self) -> dict[int, Place]:
         """Each rank's last call; nothing where that cannot be told: the rest of a summary counts more."""
         try:
             return self._places.look(self._own_files())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from simcoll.blackbox.reader import BlackBox
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.io import printable
+from simcoll.core.record import State
 from simcoll.core.trace import record_at
 from simcoll.launch.nodes.files import BOX, FileKey
 from simcoll.launch.nodes.wire import WireError, Words, whole
@@ -19,6 +21,15 @@ from simcoll.launch.nodes.wire import WireError, Words, whole
 _LONGEST_PLACE: Final = 120
 _MOST_RANKS: Final = 4096
 """Of a node's ranks so many are described."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The last call of a rank in words: it ``waits`` in it for so many ``milliseconds``, or it ended so long ago."""
+
+    text: str
+    waits: bool = False
+    milliseconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,7 @@ class Summary:
     moves: int = 0
     looks: int = 0
     final: bool = False
-    places: Mapping[int, str] = field(default_factory=dict)
+    places: Mapping[int, Place] = field(default_factory=dict)
 
     def words(self) -> Words:
         """As :meth:`of` reads it."""
@@ -39,7 +50,7 @@ class Summary:
             "moves": self.moves,
             "looks": self.looks,
             "final": self.final,
-            "places": [[rank, place] for rank, place in self.places.items()],
+            "places": [[rank, one.text, one.waits, one.milliseconds] for rank, one in self.places.items()],
         }
 
     @classmethod
@@ -50,9 +61,10 @@ class Summary:
             raise WireError("expected the places of ranks")
         places = {}
         for entry in said:
-            if not isinstance(entry, list) or len(entry) != 2 or whole(entry[0]) >= MAX_RANKS:
+            if not isinstance(entry, list) or len(entry) != 4 or whole(entry[0]) >= MAX_RANKS:
                 raise WireError(f"expected a rank and its place, got {entry!r:.80}")
-            places[entry[0]] = printable(str(entry[1])[:_LONGEST_PLACE])
+            text = printable(str(entry[1])[:_LONGEST_PLACE])
+            places[entry[0]] = Place(text, entry[2] is True, whole(entry[3]))
         return cls(whole(words.get("moves")), whole(words.get("looks")), words.get("final") is True, places)
 
 
@@ -63,7 +75,7 @@ class Places:
         self._known = KnownEntries()
         self._tails: dict[Path, BoxTail] = {}
 
-    def look(self, files: Mapping[FileKey, Path]) -> dict[int, str]:
+    def look(self, files: Mapping[FileKey, Path]) -> dict[int, Place]:
         """Each rank's last call."""
         places = {}
         for key, path in sorted(files.items())[:_MOST_RANKS]:
@@ -74,9 +86,12 @@ class Places:
         return places
 
 
-def _place(box: BlackBox | None) -> str:
+def _place(box: BlackBox | None) -> Place:
     record = None if box is None or not len(box.slots) else record_at(box, len(box.slots) - 1)
     if record is None:
-        return "in no call yet"
+        return Place("in no call yet")
     number = f"message {record.p2p_sequence}" if record.p2p_sequence else f"collective {record.sequence}"
-    return f"{record.state.name.lower()} {record.call.op} ({number} of group {record.group})"
+    text = f"{record.state.name.lower()} {record.call.op} ({number} of group {record.group})"
+    waits = record.state in (State.SCHEDULED, State.STARTED) and record.awaited
+    since = record.scheduled_ns if waits else record.finished_ns or record.scheduled_ns
+    return Place(text, waits, max(time.time_ns() - since, 0) // 1_000_000)

@@ -22,6 +22,8 @@ from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.launch.nodes.head import SUMMARY_SECONDS
 from simcoll.launch.nodes.wire import LOST_VARIABLE
+from simcoll.live.now import Doing
+from simcoll.live.watch import JobWatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
 pytest.importorskip("torch")
@@ -215,6 +217,22 @@ def test_hosts_that_lose_each_other_report_on_their_own_ranks(
     causes = [(one["rule"], one["cause"]) for host in (0, 1) if (one := job.report(host)["advice"])]
     assert causes == [("lost node", "network")] * 2, ends
     assert any(note.startswith("node 1 (") and "was lost" in note for note in job.report()["notes"])
+
+
+def test_who_looks_at_node_0_sees_where_the_others_are(two_hosts: list[str], tmp_path: Path) -> None:
+    """Rank 1 of the other host does not come: node 0's folder has no record of it."""
+    with started(two_hosts, tmp_path, LATE, "--mode=record"):
+        watch, deadline = JobWatch(tmp_path / "out0"), time.monotonic() + 60
+        told = [(1, Doing.RUNS, "completed all_reduce (collective 3 of group 0)")]
+        while True:
+            seen = watch.look()
+            remote = [] if seen is None else [(one.rank, one.doing, one.place) for one in seen.ranks if one.place]
+            if seen is not None and seen.ranks[0].doing is Doing.WAITS and remote == told:
+                break
+            assert time.monotonic() < deadline, remote
+            time.sleep(0.2)
+        assert seen.unseen == ()
+        assert seen.why.endswith("; rank 1 records on other nodes, as node 0 was told")
 
 
 @pytest.fixture
