@@ -168,7 +168,7 @@ def test_an_exception_that_ends_a_process_started_by_the_program(error: str, tmp
     environment = {**os.environ, "SIMCOLL_MODE": "record", "SIMCOLL_OUT": str(out)}
     words = [sys.executable, str(script), str(tmp_path / "store"), error and str(tmp_path / error)]
     subprocess.run(words, env=environment, check=True, capture_output=True, timeout=60)
-    raised = [
+    raised: list[list[dict[str, Any]]] = [
         [event.data for event in read_black_box(out / f"rank0000{rank}.simcoll").events if event.kind == "exception"]
         for rank in range(2)
     ]
