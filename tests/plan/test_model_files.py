@@ -70,7 +70,7 @@ def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
     [
         (
             OWN.replace("heads = 8", "haeds = 8"),
-            "line 7: model[1].haeds is no known key, expected heads (known: name, layers",
+            "line 7: model[1].haeds is no known key, expected heads (known",
         ),
         (OWN.replace("ffn = 1024", ""), "line 2: model[1] needs the key `ffn`"),
         (OWN.replace("512", '"512"'), "hidden is '512', expected a whole number of 0 or more"),
@@ -122,9 +122,9 @@ def test_a_file_that_is_meant_by_a_name_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(OWN)
     Path("other").write_text(OWN)
-    with pytest.raises(ModelError, match="--model mine: no such model, but there is a file: give --model mine.toml"):
+    with pytest.raises(ModelError, match=r"but there is a file: give --model mine\.toml"):
         model_named("mine")
-    with pytest.raises(ModelError, match="give its name an ending of .toml"):
+    with pytest.raises(ModelError, match=r"give its name an ending of \.toml"):
         model_named("other")
 
 
