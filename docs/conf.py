@@ -37,7 +37,10 @@ nitpick_ignore_regex = [
     # What others document is not looked up: that would need the network.
     (r"py:.*", r"(collections|datetime|networkx|numpy|nx|os|pathlib|torch)\..*|Path|(simcoll\..*\.)?(Self|T)"),
     # Types that stand in signatures, of values that users hand on and never make.
-    (r"py:class", r"Array|Choices|(Call|Cluster)Arguments|(Pricing)?Scenario|Trace|simcoll(\.[a-z_]+)+\.[A-Z]\w+"),
+    (
+        r"py:class",
+        r"Array|Choices|(Call|Cluster)Arguments|(Pricing)?Scenario|Spread|Trace|simcoll(\.[a-z_]+)+\.[A-Z]\w+",
+    ),
 ]
 default_role = "code"  # of docstrings, which quote names in single backticks too
 myst_heading_anchors = 4  # of headings, as code hosts make them

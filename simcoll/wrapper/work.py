@@ -99,8 +99,9 @@ class RecordedWork(Work):
         if flight is not None:
             flight.follow(self)
 
-    def __del__(self) -> None:
-        if (flight := getattr(self, "_flight", None)) is not None and not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The interpreter's end takes away this module's names.
+        if (flight := getattr(self, "_flight", None)) is not None and not is_finalizing():
             flight.dropped()
 
     def tell_when_waited(self, tell: Callable[[], None]) -> None:

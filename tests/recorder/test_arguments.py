@@ -37,7 +37,7 @@ MAX = dist.ReduceOp.MAX
 
 
 def z(*shape: int) -> Any:
-    return torch.zeros(*shape)
+    return torch.zeros(shape)
 
 
 def options(kind: str, **values: object) -> Any:
