@@ -10,7 +10,7 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import CodeType, FrameType
 
@@ -267,9 +267,10 @@ class Request:
             self._rank.flights.awaited(self._flight, calling_line())
             self._flight = None
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         flight = getattr(self, "_flight", None)
-        if flight is not None and not sys.is_finalizing():
+        # The interpreter's end takes away this module's names.
+        if flight is not None and not is_finalizing():
             self._rank.flights.dropped(flight)
             if self._ticket.is_message:
                 self._rank.world.drop_message(self._ticket)

@@ -132,8 +132,9 @@ class _ThreadExit:
     def __init__(self, job: ThreadedJob, rank: int) -> None:
         self._job, self._rank = job, rank
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The interpreter's end takes away this module's names.
+        if not is_finalizing():
             self._job.leave(self._rank)
 
 
