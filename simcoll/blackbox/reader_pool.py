@@ -27,7 +27,7 @@ from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.reader_wire import Receiver
 from simcoll.blackbox.reader_worker import LENGTH, READY
 from simcoll.blackbox.table import KnownEntries
-from simcoll.core.process import signal_name
+from simcoll.core.process import cores, signal_name
 
 Outcome: TypeAlias = "RecordFile | UnreadableError"
 Progress: TypeAlias = Callable[[int, int], None]
@@ -79,11 +79,6 @@ def read_files(
             _tell(progress, len(outcomes), len(paths))
     read_here(index for index in rest if index not in outcomes)
     return [outcomes[index] for index in range(len(paths))]
-
-
-def cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _workers_for(paths: Sequence[Path], read_here: Callable[[Iterable[int]], None]) -> int:

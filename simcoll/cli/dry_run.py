@@ -12,10 +12,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simcoll.blackbox.reader_pool import cores
 from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
 from simcoll.core.executors import Spread, opened
+from simcoll.core.process import cores
 from simcoll.dryrun.distributed import GivenUpError, Rendezvous, SharedDryRun, join
 from simcoll.dryrun.driver import DryRunPlan, Runner, remove_earlier, run_and_judge
 from simcoll.dryrun.outer_job import OuterJob

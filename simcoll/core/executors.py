@@ -21,6 +21,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar
 
+from simcoll.core.process import cores
 from simcoll.core.versions import version_of
 from simcoll.errors import CANNOT_START, ExecutorError, SimcollError
 
@@ -149,7 +150,7 @@ def _local(address: str) -> Iterator[Spread]:
     asked = address.partition(":")[2]
     if asked and not (asked.isascii() and asked.isdecimal() and int(asked) > 0):
         raise ExecutorError(f"--executor {address:.200}: expected local, or local:N with a number of processes")
-    count = int(asked) if asked else len(os.sched_getaffinity(0))
+    count = int(asked) if asked else cores()
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
     try:
         yield Spread(pool, address, lambda: count)

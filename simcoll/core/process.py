@@ -1,4 +1,4 @@
-"""Processes: the end of a child, of a parent and of orphans, and the signal that ended one in words.
+"""Processes: the end of a child, of a parent and of orphans, the signal that ended one in words, and cores.
 
 Children that ``subprocess`` has started are ended through their ``Popen``, which reaps them itself.
 """
@@ -18,6 +18,11 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 _LOOK_SECONDS = 0.01
+
+
+def cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def die_with_parent(parent: int, ends_by: signal.Signals) -> None:

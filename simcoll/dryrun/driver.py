@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcoll.blackbox.gather import gather
-from simcoll.blackbox.reader_pool import cores
+from simcoll.core.process import cores
 from simcoll.core.trace import MemoryTrace, Trace
 from simcoll.dryrun.account import ACCOUNT_NAME, Account, write_account
 from simcoll.dryrun.chosen_ranks import FOR_VERDICT, RankChoice
