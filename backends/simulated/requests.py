@@ -19,7 +19,7 @@ from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.engine.virtual_time import nanoseconds
 from simcoll.backends.engine.world import World
 from simcoll.backends.simulated.async_checks import ArrayData, SimulatedEntry, SimulatedFlight, SimulatedFlights
-from simcoll.backends.simulated.values import RankValues
+from simcoll.backends.simulated.values import RankValueChecks
 from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Source, State, source_document
 from simcoll.core.source_roots import package_folder
@@ -75,7 +75,7 @@ class Rank:
     def __init__(self, rank: int, world: World, values: str = "off") -> None:
         self.rank = rank
         self.world = world
-        self.values = RankValues(values)
+        self.values = RankValueChecks(values)
         self.box = MemoryBox(rank, world.size, "detail", self._now)
         self.flights = SimulatedFlights()
         self.hangs_at: Source | None = None

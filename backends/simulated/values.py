@@ -12,7 +12,7 @@ from simcoll.values.choice import Choice
 from simcoll.values.faults import DueFaults
 
 
-class RankValues:
+class RankValueChecks:
     """The choice of the calls of a rank whose values are checked, and the faults that a scenario has for it."""
 
     def __init__(self, values: str) -> None:
@@ -30,7 +30,7 @@ class SimulatedValues:
     """The values of one call."""
 
     def __init__(
-        self, rank: RankValues, call: Call, group_rank: int, group_size: int, group: int, sequence: int
+        self, rank: RankValueChecks, call: Call, group_rank: int, group_size: int, group: int, sequence: int
     ) -> None:
         self._rank, self._call = rank, call
         self._place = group_rank, group_size, sequence

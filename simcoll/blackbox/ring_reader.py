@@ -40,7 +40,7 @@ _TIMES = slice(*(layout.offset_of(layout.SLOT_FIELDS, name) // 8 for name in ("s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ring:
+class RingRecords:
     """What a ring holds: the readable records, oldest first; the index of the last record that should be there and is
     not (0: none); that of the newest; and its course, where every record is sound.
     """
@@ -74,7 +74,7 @@ class Course:
         newest = int(slots["index"][-1])
         return cls(fixed, ended, newest, capacity, (most[0], most[1], most[2]), calls_digest(slots))
 
-    def ring(self, ring: Slots, capacity: int) -> Ring | None:
+    def ring(self, ring: Slots, capacity: int) -> RingRecords | None:
         """The records of a ring that has the same calls in the same states; None for any other."""
         words = _words(ring)
         same = (
@@ -85,7 +85,7 @@ class Course:
         )
         if not same:
             return None
-        return Ring(_in_order(ring, self.newest, capacity), 0, self.newest, self)
+        return RingRecords(_in_order(ring, self.newest, capacity), 0, self.newest, self)
 
     def refers_within(self, entries: TableEntries) -> bool:
         """True if every reference is to an entry that is there, and those are numbered without a gap."""
@@ -93,11 +93,11 @@ class Course:
         return all(most < len(one) == max(one) + 1 for most, one in zip(self.most, tables, strict=True))
 
 
-def read_ring(fd: int, header: Header, courses: dict[object, Course]) -> Ring:
+def read_ring(fd: int, header: Header, courses: dict[object, Course]) -> RingRecords:
     """Read a ring; ``courses`` holds those of files read before, and takes in this one's."""
     ring, capacity = _written(fd, header), header.slot_count
     if not len(ring):
-        return Ring(ring, 0, 0)
+        return RingRecords(ring, 0, 0)
     # One course of each outline is kept: a ring that is none of the same calls is examined by itself.
     outline = len(ring), ring[0].tobytes()[: 8 * _TIMES.start], ring[-1].tobytes()[: 8 * _TIMES.start]
     known = courses.get(outline)
@@ -106,7 +106,7 @@ def read_ring(fd: int, header: Header, courses: dict[object, Course]) -> Ring:
     fixed = _words(ring)[:, : _TIMES.start].copy()
     slots = _whole_ring(ring, capacity)
     if slots is None:
-        return Ring(*_sound_slots(ring, capacity))
+        return RingRecords(*_sound_slots(ring, capacity))
     # A state that was settled is not what stands in the file; what a graph captured is kept apart.
     if (
         len(slots)
@@ -114,8 +114,8 @@ def read_ring(fd: int, header: Header, courses: dict[object, Course]) -> Ring:
         and np.array_equal(_words(ring)[:, : _TIMES.start], fixed)
     ):
         course = courses[outline] = Course.of(fixed, ring, slots, capacity)
-        return Ring(slots, 0, course.newest, course)
-    return Ring(slots, 0, int(slots["index"][-1]) if len(slots) else 0)
+        return RingRecords(slots, 0, course.newest, course)
+    return RingRecords(slots, 0, int(slots["index"][-1]) if len(slots) else 0)
 
 
 def _words(ring: Slots) -> npt.NDArray[np.uint64]:

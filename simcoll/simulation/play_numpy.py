@@ -13,7 +13,7 @@ import numpy as np
 from simcoll.backends.simulated.comm import Comm
 from simcoll.backends.simulated.requests import Request
 from simcoll.simulation.operations import Verb
-from simcoll.simulation.player import Exchange, JoinedGroup, Player, Result
+from simcoll.simulation.player import JoinedGroup, PlayedCall, Player, Result
 from simcoll.simulation.scenario import Scenario, ScenarioLink, ScenarioStep
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import Array
@@ -99,9 +99,9 @@ class NumpyPlayer(Player[Array]):
         """The sum over an array."""
         return complex(np.asarray(tensor).astype(np.complex128).sum())
 
-    def call(self, exchange: Exchange[Array]) -> object:
+    def call(self, played: PlayedCall[Array]) -> object:
         """Make a call; returns the request of an asynchronous one."""
-        step, verb = exchange.step, exchange.verb
+        step, verb = played.step, played.verb
         spec = verb.spec
         keywords: dict[str, Any] = {}
         if "reduce_op" in spec.agree:
@@ -109,15 +109,15 @@ class NumpyPlayer(Player[Array]):
         if "root" in spec.agree:
             keywords["root"] = step.root
         if "tag" in spec.agree:
-            keywords |= {"peer": exchange.peer, "tag": step.tag}
+            keywords |= {"peer": played.peer, "tag": step.tag}
         if not verb.spelling.listed:
             keywords |= {
                 name: getattr(step, name) for name in ("input_splits", "output_splits") if name in spec.law_reads
             }
-        spelling = "recv_anysource" if exchange.peer == ANY_SOURCE and verb.method == "recv" else verb.method
-        comm = _comm(exchange.group)
+        spelling = "recv_anysource" if played.peer == ANY_SOURCE and verb.method == "recv" else verb.method
+        comm = _comm(played.group)
         make = comm.post if step.asynchronous or verb.asynchronous else comm.call
-        return make(spelling, exchange.role("inputs"), exchange.role("outputs"), **keywords)
+        return make(spelling, played.role("inputs"), played.role("outputs"), **keywords)
 
     def call_as_non_member(self, step: ScenarioStep, verb: Verb) -> None:
         """Make a call on a group that this rank is no member of."""

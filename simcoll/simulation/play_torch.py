@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from simcoll.simulation.operations import Verb
-from simcoll.simulation.player import Exchange, JoinedGroup, Player, explicit_splits
+from simcoll.simulation.player import JoinedGroup, PlayedCall, Player, explicit_splits
 from simcoll.simulation.scenario import Scenario, ScenarioStep
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.values.faults import double_an_element, due_faults
@@ -47,10 +47,10 @@ class TorchPlayer(Player[torch.Tensor]):
         """The sum over a tensor."""
         return complex(tensor.to(torch.complex128).sum().item())
 
-    def call(self, exchange: Exchange[torch.Tensor]) -> object:
+    def call(self, played: PlayedCall[torch.Tensor]) -> object:
         """Make a call; returns the Work of an asynchronous one."""
-        leading = [_argument(exchange, role) for role in exchange.verb.buffers]
-        return getattr(dist, exchange.verb.name)(*leading, **_keywords(exchange.verb, exchange))
+        leading = [_argument(played, role) for role in played.verb.buffers]
+        return getattr(dist, played.verb.name)(*leading, **_keywords(played.verb, played))
 
     def call_as_non_member(self, step: ScenarioStep, verb: Verb) -> None:
         """Make a call on a group that this rank is no member of: torch warns and returns."""
@@ -100,22 +100,22 @@ class TorchPlayer(Player[torch.Tensor]):
             threading.Event().wait()
 
 
-def _argument(exchange: Exchange[torch.Tensor], role: str) -> object:
+def _argument(played: PlayedCall[torch.Tensor], role: str) -> object:
     """The argument of a function for a role: a list, a tensor, or None where this rank has none."""
-    tensors = list(exchange.tensors.get(role, ()))
-    spelling = exchange.verb.spelling
-    if spelling.coalesced or (spelling.listed and role in exchange.verb.spec.divided):
+    tensors = list(played.tensors.get(role, ()))
+    spelling = played.verb.spelling
+    if spelling.coalesced or (spelling.listed and role in played.verb.spec.divided):
         return tensors or None
     return tensors[0]
 
 
-def _keywords(verb: Verb, exchange: Exchange[torch.Tensor]) -> dict[str, Any]:
-    step, spec = exchange.step, verb.spec
-    found: dict[str, Any] = {"group": exchange.group.handle}
+def _keywords(verb: Verb, played: PlayedCall[torch.Tensor]) -> dict[str, Any]:
+    step, spec = played.step, verb.spec
+    found: dict[str, Any] = {"group": played.group.handle}
     if "reduce_op" in spec.agree:
         found["op"] = getattr(dist.ReduceOp, step.reduce_op.upper())
     if "tag" in spec.agree:
-        found |= {verb.rank: None if exchange.peer == ANY_SOURCE else exchange.peer, "tag": step.tag}
+        found |= {verb.rank: None if played.peer == ANY_SOURCE else played.peer, "tag": step.tag}
     elif verb.rank:
         found[verb.rank] = step.root
     for name in explicit_splits(verb):

@@ -92,7 +92,7 @@ class JoinedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange(Generic[Tensor]):
+class PlayedCall(Generic[Tensor]):
     """A call with everything that it needs: the step, its verb, its group, its peer (a group rank), its tensors."""
 
     step: ScenarioStep
@@ -138,7 +138,7 @@ class Player(ABC, Generic[Tensor]):
         self.results: list[Result] = []
         self._joined: dict[str, JoinedGroup | None] = {}
         self._buffers: dict[str, Tensor] = {}
-        self._open: dict[str, list[tuple[object, Exchange[Tensor]]]] = {}
+        self._open: dict[str, list[tuple[object, PlayedCall[Tensor]]]] = {}
         # Tensors stay alive: dropping one would make another program.
         self._kept: list[object] = []
         self._line = _LineRunner(scenario.path)
@@ -172,7 +172,7 @@ class Player(ABC, Generic[Tensor]):
         """The sum over a tensor."""
 
     @abstractmethod
-    def call(self, exchange: Exchange[Tensor]) -> object:
+    def call(self, played: PlayedCall[Tensor]) -> object:
         """Make a call; returns the Work of an asynchronous one."""
 
     @abstractmethod
@@ -222,25 +222,25 @@ class Player(ABC, Generic[Tensor]):
         if joined is None:
             self.call_as_non_member(step, verb)
             return
-        exchange = Exchange(step, verb, joined, _peer(step, joined), self._tensors(step, verb, joined))
-        self._kept.append(exchange.tensors)
+        played = PlayedCall(step, verb, joined, _peer(step, joined), self._tensors(step, verb, joined))
+        self._kept.append(played.tensors)
         if step.spoils:
-            self._spoil(exchange)
-        work = self.call(exchange)
+            self._spoil(played)
+        work = self.call(played)
         if step.asynchronous or verb.asynchronous:
             # A Work that no later step waits for is dropped, as by a program that ignores a call's result.
             if not self._keeps:
                 return
-            self._open.setdefault(step.name or step.op, []).append((work, exchange))
+            self._open.setdefault(step.name or step.op, []).append((work, played))
         else:
-            self._note(exchange)
+            self._note(played)
 
-    def _spoil(self, exchange: Exchange[Tensor]) -> None:
+    def _spoil(self, played: PlayedCall[Tensor]) -> None:
         """Have the call send an element that is no number, or bring a wrong one."""
-        if exchange.step.spoils == "outputs":
+        if played.step.spoils == "outputs":
             self.spoil_next_result()
             return
-        for tensor in exchange.role("inputs")[:1]:
+        for tensor in played.role("inputs")[:1]:
             flat: Any = self.rows(tensor, 0, 1)
             flat[...] = math.nan
 
@@ -260,21 +260,21 @@ class Player(ABC, Generic[Tensor]):
             return self.rows(self._buffers[plan.of], *plan.rows)
         return self.tensor(plan.shape, plan.dtype, "cpu", None)
 
-    def _note(self, exchange: Exchange[Tensor]) -> None:
+    def _note(self, played: PlayedCall[Tensor]) -> None:
         """Note the result of a call, except where the standard leaves it undefined."""
-        spec, root = exchange.verb.spec, exchange.step.root
-        undefined = spec.rooted is Rooted.TO_ROOT and root != exchange.group.rank
-        outputs = exchange.role("outputs")
-        if outputs and not undefined and not (spec.kind is Kind.POINT_TO_POINT and "outputs" not in exchange.tensors):
-            self.results.append(Result(exchange.step.line, sum(map(self.total, outputs), 0j)))
+        spec, root = played.verb.spec, played.step.root
+        undefined = spec.rooted is Rooted.TO_ROOT and root != played.group.rank
+        outputs = played.role("outputs")
+        if outputs and not undefined and not (spec.kind is Kind.POINT_TO_POINT and "outputs" not in played.tensors):
+            self.results.append(Result(played.step.line, sum(map(self.total, outputs), 0j)))
 
     def _wait(self, step: ScenarioStep) -> None:
         names = [step.of] if step.of else list(self._open)
         for name in names:
-            for work, exchange in self._open.pop(name, []):
+            for work, played in self._open.pop(name, []):
                 self._kept.append(work)
                 self.wait(work)
-                self._note(exchange)
+                self._note(played)
 
     def _new_group(self, step: ScenarioStep) -> None:
         self._joined[step.group] = self.new_group(self.scenario.members(step.group, self.rank), step.group)

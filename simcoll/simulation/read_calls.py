@@ -15,11 +15,11 @@ from simcoll.simulation.scenario import (
     CallPlan,
     Fault,
     Loop,
-    ModelParameter,
     Override,
     Peer,
     Relative,
     ScenarioLink,
+    ScenarioParameter,
     ScenarioStep,
 )
 from simcoll.simulation.toml_table import MAX_ELEMENTS, MAX_NAME, Names, ScenarioTable
@@ -267,12 +267,12 @@ def _peer(table: ScenarioTable) -> Peer:
     return Relative(int(value))
 
 
-def _parameters(table: ScenarioTable) -> tuple[ModelParameter, ...]:
+def _parameters(table: ScenarioTable) -> tuple[ScenarioParameter, ...]:
     found = table.tables("parameters")
     if not found or len(found) > _MAX_PARAMETERS:
         table.refuse("parameters", f"has {len(found)} parameters, expected 1 to {_MAX_PARAMETERS:,}")
     return tuple(
-        ModelParameter(
+        ScenarioParameter(
             each.text("name"),
             each.shape("shape"),
             each.text("dtype", "float32", DTYPES),

@@ -34,7 +34,7 @@ Peer: TypeAlias = "int | Relative"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelParameter:
+class ScenarioParameter:
     """One parameter of a model: its name, its shape, its dtype, whether it is trained."""
 
     name: str
@@ -74,7 +74,7 @@ class ScenarioStep:
     output: str = ""
     of: str = ""
     seconds: float = 0.0
-    parameters: tuple[ModelParameter, ...] = ()
+    parameters: tuple[ScenarioParameter, ...] = ()
     exception: str = ""
     message: str = ""
     exit_code: int = 0

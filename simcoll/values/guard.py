@@ -16,7 +16,7 @@ _LONGEST = 2000
 """Characters of a message."""
 
 
-class Box(Protocol):
+class EventBox(Protocol):
     """Where a rank writes down what is not a call."""
 
     def event(self, kind: str, **data: object) -> None:
@@ -27,7 +27,7 @@ class Box(Protocol):
 class Guard:
     """Runs checks of one rank. After the first that raises none is made: its counts of calls or steps may be wrong."""
 
-    def __init__(self, choice: Choice, box: Callable[[], Box | None], of: str) -> None:
+    def __init__(self, choice: Choice, box: Callable[[], EventBox | None], of: str) -> None:
         """``choice`` takes nothing from the first error on, which is written to the ``box``; ``of`` says of what the
         checks are: of ``calls``, or of ``steps``.
         """

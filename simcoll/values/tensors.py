@@ -26,7 +26,7 @@ from simcoll.values.choice import Choice
 from simcoll.values.contents import HostCopy, aligned, is_plain
 from simcoll.values.digests import ROW, SideDigest, side_digest
 from simcoll.values.faults import due_faults
-from simcoll.values.guard import Box, Guard
+from simcoll.values.guard import EventBox, Guard
 from simcoll.values.scaling import scaling_round
 
 _DEVICE_CHUNK = 1 << 23
@@ -195,7 +195,7 @@ def _on_its_way(found: SideDigest) -> _Side:
 class ValueWatch:
     """Digests the calls of one rank in one group. ``index`` is the group's in the black box."""
 
-    def __init__(self, choice: Choice, box: Box, index: int, group_rank: int, group_size: int) -> None:
+    def __init__(self, choice: Choice, box: EventBox, index: int, group_rank: int, group_size: int) -> None:
         self.choice = choice
         self._box = box
         self._index = index

@@ -31,7 +31,7 @@ from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.recorder.source import Site, current_site
 from simcoll.spec.table import Kind
-from simcoll.wrapper.call_memory import Memory, Part, Region, Watched, memory_of
+from simcoll.wrapper.call_memory import CallMemory, Region, SentPart, Watched, memory_of
 from simcoll.wrapper.later_names import named_later
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Flight:
         "since",
     )
 
-    def __init__(self, flights: Flights, entry: Entry, site: Site, memory: Memory) -> None:
+    def __init__(self, flights: Flights, entry: Entry, site: Site, memory: CallMemory) -> None:
         self.entry = entry
         self.regions = memory.regions
         self.since = flights.waits
@@ -169,7 +169,7 @@ class Flight:
         self._check(known=True, parts=self._parts)
         self._parts = [part for part in self._parts if not part.receives]
 
-    def _check(self, *, known: bool, parts: Sequence[Part], inputs: bool = True) -> None:
+    def _check(self, *, known: bool, parts: Sequence[SentPart], inputs: bool = True) -> None:
         changed = sent = False
         for one in () if self.shared else self._watched:
             if (inputs or not one.sent) and one.changed():
@@ -356,14 +356,14 @@ def _nothing() -> None:
     return None
 
 
-def _memory(entry: Entry, arguments: Arguments, *, parts: bool = False) -> Memory:
+def _memory(entry: Entry, arguments: Arguments, *, parts: bool = False) -> CallMemory:
     """Returns the memory of a call; none where a tensor's kind does not state it: a call must not fail for that."""
     use = entry.prepared.use
     try:
         sends = use.sends and not use.copies
         return memory_of(arguments.tensors, writes=use.writes, sends=sends, counts=use.counts, parts=parts)
     except (RuntimeError, TypeError, AttributeError):
-        return Memory([], [], [], [])
+        return CallMemory([], [], [], [])
 
 
 def _captures(entry: Entry) -> bool:

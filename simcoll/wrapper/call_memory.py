@@ -97,7 +97,7 @@ class Watched(NamedTuple):
         return tensor.shape == self.shape and tensor.data_ptr() == self.address
 
 
-class Part(NamedTuple):
+class SentPart(NamedTuple):
     """A part of a storage that a call sends. Versions speak for the whole storage, so contents are compared.
 
     ``receives`` says that the result arrives there too: contents then say nothing once the call was launched.
@@ -128,13 +128,13 @@ def _contents(address: int, size: int) -> tuple[int, bytes]:
     return int(np.frombuffer(data[:whole], np.uint64).sum(dtype=np.uint64)), bytes(data[whole:])
 
 
-class Memory(NamedTuple):
+class CallMemory(NamedTuple):
     """The memory that a call uses: regions, tensors in which its result arrives, memory watched for writes."""
 
     regions: list[Region]
     written: list[weakref.ref[torch.Tensor]]
     watched: list[Watched]
-    parts: list[Part]
+    parts: list[SentPart]
 
 
 def memory_of(
@@ -144,14 +144,14 @@ def memory_of(
     sends: bool,
     counts: int | None = None,
     parts: bool = False,
-) -> Memory:
+) -> CallMemory:
     """Returns the memory that a call uses of its tensors, by role; none for a call with very many.
 
     ``writes`` says that its result arrives in them, ``sends`` that a write to an input while it runs can be seen and
     matters; ``parts`` has it seen in parts of storages as well. ``counts`` are the versions that the call adds to a
     tensor of its result, at most; None: a write to one of them cannot be told from it.
     """
-    memory = Memory([], [], [], [])
+    memory = CallMemory([], [], [], [])
     if sum(map(len, tensors.values())) > _MOST_TENSORS:
         return memory
     outputs: set[int] = set()
@@ -185,6 +185,6 @@ def memory_of(
                     memory.watched.append(Watched.of(tensor, 0, sent=True))
                 elif parts and tensor.is_cpu and tensor.is_contiguous() and size <= _MOST_BYTES:
                     place = tensor.data_ptr()
-                    part = Part(storage, _extent(storage), place, size, _contents(place, size), written)
+                    part = SentPart(storage, _extent(storage), place, size, _contents(place, size), written)
                     memory.parts.append(part)
     return memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +136,20 @@ def test_a_package_says_in_two_sentences_or_more_what_lives_there(package: str) 
     text = ast.get_docstring(ast.parse(MODULES[package].read_text(encoding="utf-8"))) or ""
     assert len(text.split()) > 8
     assert len(re.findall(r"\w\W*[.](?=\s|$)", text)) >= 2
+
+
+FRAMEWORKS_NAME = {"StepCallback"}
+"""What each framework's module of ``simcoll.callbacks`` calls its one class, so that programs read alike."""
+
+
+def test_the_name_of_a_public_class_means_one_thing() -> None:
+    places = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
+    twice = {name: modules for name, modules in places.items() if len(modules) > 1 and name not in FRAMEWORKS_NAME}
+    assert twice == {}
 
 
 WHOLE_PACKAGE = {"test_nccl_hangs", "test_on_gpu"}

@@ -35,7 +35,7 @@ not record sends and receives either."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ring:
+class DumpedRing:
     """The slots of a dump, the calls that they index, and the calls that the ring has lost, by group index.
 
     ``unstated`` are the fields that this backend does not record, beside those that no dump states.
@@ -50,7 +50,7 @@ class Ring:
     problems: tuple[str, ...] = ()
 
 
-def slots_of(columns: EntryColumns, minor: int) -> Ring:
+def slots_of(columns: EntryColumns, minor: int) -> DumpedRing:
     """The entries of a dump of version 2.``minor`` as slots."""
     calls = list(columns.calls)
     rows, problems, gap = _sound(columns.rows(), calls)
@@ -73,7 +73,7 @@ def slots_of(columns: EntryColumns, minor: int) -> Ring:
     slots["signature"], slots["p2p_sequence"], slots["flags"] = rows["call"], numbers, AWAITED
     # Calls that are not recorded leave gaps too: only what a ring once held can be overwritten.
     dropped = {**(_dropped(slots, gap=gap) if wrapped else {}), **dict.fromkeys(lost, _LAST)}
-    return Ring(slots, calls, wrapped, frozenset(unstated), dropped, first_p2p, tuple(problems))
+    return DumpedRing(slots, calls, wrapped, frozenset(unstated), dropped, first_p2p, tuple(problems))
 
 
 def _lists_cut(columns: EntryColumns) -> set[int]:
@@ -396,7 +396,7 @@ def _members(value: object) -> tuple[int, ...]:
     return ranks if sound and len(set(ranks)) == len(ranks) else ()
 
 
-def _never_seen(ring: Ring, groups: Sequence[DumpGroup]) -> dict[int, int]:
+def _never_seen(ring: DumpedRing, groups: Sequence[DumpGroup]) -> dict[int, int]:
     """A ring that wrapped may have had calls of the groups of which it has none left."""
     if not ring.wrapped:
         return {}

@@ -63,7 +63,7 @@ class RankValues:
 
 
 @dataclass(frozen=True, slots=True)
-class CallValues:
+class CollectiveValues:
     """The values of one collective, of all ranks of its group, by group rank."""
 
     group: Group
@@ -80,7 +80,7 @@ class CallValues:
         return tuple(sorted(self.group.ranks[rank] for rank in group_ranks))
 
 
-def digested_calls(columns: Sequence[GroupColumns]) -> list[CallValues]:
+def digested_calls(columns: Sequence[GroupColumns]) -> list[CollectiveValues]:
     """The collectives of which all ranks of the group wrote down values and that completed everywhere, by time."""
     known: dict[int, WrittenValues] = {}
     found = [values for group in columns if _is_whole(group) for values in _of_group(group, known)]
@@ -110,7 +110,7 @@ def written_values(trace: Trace) -> WrittenValues:
     return found
 
 
-def _of_group(columns: GroupColumns, known: dict[int, WrittenValues]) -> Iterable[CallValues]:
+def _of_group(columns: GroupColumns, known: dict[int, WrittenValues]) -> Iterable[CollectiveValues]:
     parts = sorted(columns.parts, key=lambda part: part.group_rank)
     written = []
     for part in parts:
@@ -126,7 +126,7 @@ def _of_group(columns: GroupColumns, known: dict[int, WrittenValues]) -> Iterabl
         ranks = [_rank_values(part, sequence, each[sequence]) for part, each in zip(parts, written, strict=True)]
         whole = tuple(one for one in ranks if one is not None)
         if len(whole) == len(parts) and _are_one_call(whole):
-            yield CallValues(columns.group, sequence, whole)
+            yield CollectiveValues(columns.group, sequence, whole)
 
 
 def _rank_values(part: Part, sequence: int, written: Written) -> RankValues | None:

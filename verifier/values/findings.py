@@ -30,7 +30,7 @@ from simcoll.spec.value_laws import operator
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.findings.finding import Finding, Rule, Side, lines
 from simcoll.verifier.findings.rules import NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT
-from simcoll.verifier.values.digests import CallValues, RankValues, SideValues, digested_calls
+from simcoll.verifier.values.digests import CollectiveValues, RankValues, SideValues, digested_calls
 from simcoll.verifier.values.laws import Breach, differing_replicas, wrong_results
 from simcoll.verifier.values.names import name_of
 from simcoll.verifier.values.random_states import random_states
@@ -63,9 +63,9 @@ def _unexplained(found: Sequence[_Found], causes: Sequence[_Found]) -> list[_Fou
     ]
 
 
-def _breaches(calls: Sequence[CallValues]) -> list[_Found]:
+def _breaches(calls: Sequence[CollectiveValues]) -> list[_Found]:
     """The first call of each group and rule with wrong results; differing replicas count under their own rule alone."""
-    found: dict[tuple[object, str], tuple[CallValues, Rule, Breach, int]] = {}
+    found: dict[tuple[object, str], tuple[CollectiveValues, Rule, Breach, int]] = {}
     for values in calls:
         rule, breach = REPLICAS_DIFFER, differing_replicas(values)
         if breach is None:
@@ -80,7 +80,7 @@ def _breaches(calls: Sequence[CallValues]) -> list[_Found]:
     ]
 
 
-def _breach_finding(values: CallValues, rule: Rule, breach: Breach, count: int) -> Finding:
+def _breach_finding(values: CollectiveValues, rule: Rule, breach: Breach, count: int) -> Finding:
     op = values.ranks[0].record.call.op
     more = f"; so it is in {count - 1} later calls that were checked" if count > 1 else ""
     return rule.finding(
@@ -93,7 +93,7 @@ def _breach_finding(values: CallValues, rule: Rule, breach: Breach, count: int) 
     )
 
 
-def _sides(values: CallValues, note: Callable[[RankValues], str]) -> list[Side]:
+def _sides(values: CollectiveValues, note: Callable[[RankValues], str]) -> list[Side]:
     """The ranks of a call by the sentence on them."""
     ordered = sorted(values.ranks, key=lambda one: (note(one), one.group_rank))
     sides = []
@@ -109,7 +109,7 @@ _SEARCHING = 40
 """Rounds that overflow before a scale that is too large is found: each halves it, and few begin above 2^32."""
 
 
-def _non_finite(calls: Sequence[CallValues], scaled: bool, columns: Sequence[GroupColumns]) -> list[_Found]:
+def _non_finite(calls: Sequence[CollectiveValues], scaled: bool, columns: Sequence[GroupColumns]) -> list[_Found]:
     """The first call into which a rank put values that are not finite, without having received such values before."""
     tainted: set[int] = set()
     searches: dict[_Line, _Search] | None = None
@@ -133,7 +133,7 @@ def _non_finite(calls: Sequence[CallValues], scaled: bool, columns: Sequence[Gro
     return []
 
 
-def _suspects(values: CallValues) -> list[RankValues]:
+def _suspects(values: CollectiveValues) -> list[RankValues]:
     """The ranks that sent values that are not finite, unless the call is meant to carry them."""
     sent = [one.sent for one in values.ranks if one.sent is not None]
     call = values.ranks[0].record.call
@@ -155,7 +155,7 @@ def _line(group: Group, one: RankValues) -> _Line:
     return group, one.group_rank, one.record.source, one.record.call
 
 
-def _missing_numbers(calls: Sequence[CallValues]) -> set[_Line]:
+def _missing_numbers(calls: Sequence[CollectiveValues]) -> set[_Line]:
     """The lines at which NaNs stand for missing numbers."""
     found: dict[_Line, list[int]] = {}
     broken, whole = -1, -1
@@ -198,7 +198,7 @@ class _Search:
         return self.cut_short or place < self.found
 
 
-def _searches(calls: Sequence[CallValues], *, scaled: bool) -> dict[_Line, _Search]:
+def _searches(calls: Sequence[CollectiveValues], *, scaled: bool) -> dict[_Line, _Search]:
     """The search for a scale at each line."""
     rounds: dict[_Line, list[_Round]] = {}
     for place, values in enumerate(calls):
@@ -225,12 +225,12 @@ def _search(rounds: Sequence[_Round], *, scaled: bool) -> _Search:
     return _Search(found, scaled and few and len(rest) <= most)
 
 
-def _is_reduced(values: CallValues) -> bool:
+def _is_reduced(values: CollectiveValues) -> bool:
     law = spec_of(values.ranks[0].record.call).values
     return law is not None and law.reduced
 
 
-def _looks_scaled(values: CallValues) -> bool:
+def _looks_scaled(values: CollectiveValues) -> bool:
     call = values.ranks[0].record.call
     buffers = call.inputs
     law = spec_of(call).values
@@ -240,7 +240,9 @@ def _looks_scaled(values: CallValues) -> bool:
     return buffers[0].dtype == "float16" or (one_float and operator(call.reduce_op, buffers[0].dtype) == "max")
 
 
-def _non_finite_finding(values: CallValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns]) -> Finding:
+def _non_finite_finding(
+    values: CollectiveValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns]
+) -> Finding:
     call = values.ranks[0].record.call
     senders = [one for one in values.ranks if one.sent is not None]
     culprits = values.global_ranks(one.group_rank for one in bad)

@@ -25,7 +25,7 @@ from simcoll.spec.value_laws import (
     operator,
     sum_bound,
 )
-from simcoll.verifier.values.digests import CallValues, Point, SideValues
+from simcoll.verifier.values.digests import CollectiveValues, Point, SideValues
 
 _EXACT: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {"min": min, "max": max, "product": mul, "band": and_, "bor": or_, "bxor": xor, "sum": lambda a, b: a + b}
@@ -86,7 +86,7 @@ _RightPart: TypeAlias = Callable[[Sequence[float], SideValues], bool]
 """True if the digests of the parts that each rank sent to one, and of that one's result, fit."""
 
 
-def differing_replicas(values: CallValues) -> Breach | None:
+def differing_replicas(values: CollectiveValues) -> Breach | None:
     """Ranks that hold other bits than the others, where all must hold the same."""
     law = spec_of(values.ranks[0].record.call).values
     if law is None or not law.replicated:
@@ -109,7 +109,7 @@ def differing_replicas(values: CallValues) -> Breach | None:
     return Breach(wrong, f"the ranks hold {len(counts)} different results, which must be equal bit for bit")
 
 
-def wrong_results(values: CallValues) -> Breach | None:
+def wrong_results(values: CollectiveValues) -> Breach | None:
     """Results that the row's meaning does not make of the inputs."""
     judged = _judged(values)
     if judged is None:
@@ -133,7 +133,7 @@ def wrong_results(values: CallValues) -> Breach | None:
     return found or _wrong_points(judged, operation, text)
 
 
-def _judged(values: CallValues) -> _Judged | None:
+def _judged(values: CollectiveValues) -> _Judged | None:
     """The values of a call; None where there is no law for it, or a rank did not write the values of its role."""
     first = values.ranks[0].record.call
     law, buffers = spec_of(first).values, (*first.inputs, *first.outputs)

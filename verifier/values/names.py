@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simcoll.core.record import number, text
 from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.columns import GroupColumns, Part
-from simcoll.verifier.values.digests import CallValues, RankValues
+from simcoll.verifier.values.digests import CollectiveValues, RankValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Bucket:
         return ""
 
 
-def name_of(values: CallValues, one: RankValues, columns: Sequence[GroupColumns]) -> str:
+def name_of(values: CollectiveValues, one: RankValues, columns: Sequence[GroupColumns]) -> str:
     """Where the first element that is not finite lies in what a rank sent, in words; empty where that is not known."""
     if one.sent is None or one.sent.first < 0:
         return ""
@@ -61,7 +61,7 @@ def name_of(values: CallValues, one: RankValues, columns: Sequence[GroupColumns]
     return f"the gradient of {names.pop()}" if len(names) == 1 and "" not in names else ""
 
 
-def _buckets_of(part: Part, values: CallValues) -> Iterator[_Bucket]:
+def _buckets_of(part: Part, values: CollectiveValues) -> Iterator[_Bucket]:
     """The buckets that a call may have sent: of its size, after calls of the sizes of the buckets before."""
     for laid_out in _layouts(part.trace, values.group.name, values.sequence):
         for place in range(len(laid_out)):

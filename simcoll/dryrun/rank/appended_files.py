@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from simcoll.dryrun.rank.private_mounts import Layer
+from simcoll.dryrun.rank.private_mounts import FolderLayer
 
 Place: TypeAlias = tuple[int, int, int]
 """The order of changes: the collectives that a rank had made of a group and of all groups before it, and the rank."""
@@ -33,7 +33,7 @@ class AppendedFiles:
     Only this process sees how its files are opened: those that its children change count as written anew.
     """
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[FolderLayer]) -> None:
         self._layers = layers
         self._quiet_thread: int | None = None
         self._sizes: dict[str, int] = {}

@@ -65,7 +65,7 @@ _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", 
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class FolderLayer:
     """An overlay of the folder ``place``; its changes are in the folder ``upper``."""
 
     place: str
@@ -81,7 +81,7 @@ class PrivateFiles:
 
     raw: str
     view: str
-    layers: Sequence[Layer]
+    layers: Sequence[FolderLayer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class _Overlays:
         self._folder = folder
         self._options = ",userxattr" if as_user else ""
         self._count = 0
-        self.made: list[Layer] = []
+        self.made: list[FolderLayer] = []
 
     def cover(self, lower: str, place: str, *, shown: bool = True, called: str = "") -> None:
         """Mount an overlay of ``lower`` at ``place``; ``shown`` adds it to ``made``, as that of ``called``."""
@@ -214,14 +214,14 @@ class _Overlays:
         options = f"lowerdir={_escaped(lower)},upperdir={upper},workdir={work},volatile{self._options}"
         _mount("overlay", place, "overlay", options=options)
         if shown:
-            self.made.append(Layer(called or lower, upper))
+            self.made.append(FolderLayer(called or lower, upper))
 
     def make_own_shared_memory(self) -> None:
         """Mount an empty ``/dev/shm``, whose files are all changes; not where it has folders, with data to be read."""
         with contextlib.suppress(OSError):
             if not any(os.path.isdir(entry) for entry in os.scandir(_SHARED_MEMORY)):
                 _mount("tmpfs", _SHARED_MEMORY, "tmpfs", options="mode=1777")
-                self.made.append(Layer(_SHARED_MEMORY, _SHARED_MEMORY))
+                self.made.append(FolderLayer(_SHARED_MEMORY, _SHARED_MEMORY))
 
 
 def _cover_root(mounts: Sequence[_Mount], overlays: _Overlays, root: str) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from simcoll.core.patches import Patches
-from simcoll.dryrun.rank.private_mounts import Layer
+from simcoll.dryrun.rank.private_mounts import FolderLayer
 from simcoll.dryrun.rank.shared_files import WHITEOUT
 
 _REAL = ("/dev", "/proc", "/sys")
@@ -37,7 +37,7 @@ _MOST_LINKS = 40
 _COPY = ".simcoll-copy"
 
 
-def redirect_files(patches: Patches, upper: Path, kept: Path) -> list[Layer]:
+def redirect_files(patches: Patches, upper: Path, kept: Path) -> list[FolderLayer]:
     """Redirect this process's writes to ``upper``, except those to the folder ``kept``; returns the layer."""
     upper.mkdir(parents=True)
     files = _RedirectedFiles(str(upper.resolve()), (*_REAL, str(kept)))
@@ -61,7 +61,7 @@ def redirect_files(patches: Patches, upper: Path, kept: Path) -> list[Layer]:
     patches.replace(io, "open", opening)
     patches.replace(shutil, "_use_fd_functions", False)
     patches.wrap(torch, "save", _saving)
-    return [Layer("/", files.upper)]
+    return [FolderLayer("/", files.upper)]
 
 
 def _saving(save: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from simcoll.dryrun.rank.appended_files import AppendedFiles, Place, place_of
-from simcoll.dryrun.rank.private_mounts import Layer
+from simcoll.dryrun.rank.private_mounts import FolderLayer
 from simcoll.dryrun.rank.sent_values import SentValues
 
 _SLOTS = 128
@@ -193,7 +193,7 @@ def _is_racy(state: _State, now: int) -> bool:
 class ChangedPaths:
     """Finds the changes in a rank's layers since it looked the last time."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[FolderLayer]) -> None:
         self._layers = layers
         self._listings: dict[str, tuple[int, list[str]]] = {}
         self._known: dict[str, _State] = {}
@@ -254,7 +254,9 @@ class ChangedPaths:
 class SharedFiles:
     """A rank's side: its journal, and those of the others; ``view`` is where saved copies are, None to copy all."""
 
-    def __init__(self, sharing: FileSharing, rank: int, raw: str, layers: Sequence[Layer], view: str | None) -> None:
+    def __init__(
+        self, sharing: FileSharing, rank: int, raw: str, layers: Sequence[FolderLayer], view: str | None
+    ) -> None:
         self._sharing, self._rank, self._raw, self._view = sharing, rank, raw, view
         self._table = sharing.progress.table
         self._changed = ChangedPaths(layers)

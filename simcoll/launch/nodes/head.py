@@ -22,8 +22,8 @@ from simcoll.core.io import printable
 from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import MOST_FILES, Listed, Staging
-from simcoll.launch.nodes.summary import Place, Summary
-from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, ClosedError, Link, WireError
+from simcoll.launch.nodes.summary import NodeSummary, RankPlace
+from simcoll.launch.nodes.wire import CHUNK, MOST_WORDS, ClosedError, NodeLink, WireError
 from simcoll.verifier.causes.facts import LostNode
 
 SUMMARY_SECONDS: Final = 1.0
@@ -59,10 +59,10 @@ class Node:
     staging: Staging
     lost_seconds: float
     host: str = ""
-    summary: Summary = field(default_factory=Summary)
+    summary: NodeSummary = field(default_factory=NodeSummary)
     launch: LaunchAccount = field(default_factory=LaunchAccount)
     heard: float = 0.0
-    link: Link | None = None
+    link: NodeLink | None = None
     round: int = 0
     looks_before: int = 0
     stall: Stall | None = None
@@ -304,7 +304,7 @@ class Head:
             try:
                 try:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    link = Link.accepted(connection, self._secret)
+                    link = NodeLink.accepted(connection, self._secret)
                 finally:
                     self._strangers.release()
                 said = link.ask({"do": "hello"})
@@ -323,14 +323,14 @@ class Head:
                         node.link = None
                     self._changed.notify_all()
 
-    def _greet(self, node: Node, link: Link, host: str) -> None:
+    def _greet(self, node: Node, link: NodeLink, host: str) -> None:
         with self._changed:
             if node.link is not None:
                 # The node has given up its old connection, whose thread still waits for an answer.
                 _cut(node.link.connection)
             node.link, node.host, node.heard, node.closed = link, host, time.monotonic(), False
 
-    def _attend(self, node: Node, link: Link) -> None:
+    def _attend(self, node: Node, link: NodeLink) -> None:
         while node.link is link and not self._closed:
             self._summarise(node, link)
             if node.summary.final and not node.kept:
@@ -362,9 +362,9 @@ class Head:
                 setattr(node, name, value)
             self._changed.notify_all()
 
-    def _summarise(self, node: Node, link: Link) -> None:
+    def _summarise(self, node: Node, link: NodeLink) -> None:
         said = link.ask({"do": "summary", "moves": self._moves, "concluding": self._concluding})
-        summary = Summary.of(said.words)
+        summary = NodeSummary.of(said.words)
         account = said.inflated(MOST_WORDS) if said.body else None
         with self._changed:
             node.summary, node.heard = summary, time.monotonic()
@@ -377,7 +377,7 @@ class Head:
         others = [read_launch(self._account), *(self._nodes[number].launch for number in range(1, node.number))]
         return {one.rank for one in node.launch.ranks} - {one.rank for other in others for one in other.ranks}
 
-    def _keep(self, node: Node, link: Link) -> None:
+    def _keep(self, node: Node, link: NodeLink) -> None:
         """Take the last records, and say so; not where node 0 has gone on without them: they would be removed."""
         with node.files:
             if self._concluding:
@@ -388,7 +388,7 @@ class Head:
                 node.kept, node.round = True, max(node.round, self._round)
                 self._changed.notify_all()
 
-    def _look_into(self, node: Node, link: Link) -> None:
+    def _look_into(self, node: Node, link: NodeLink) -> None:
         """Take stacks and records of a job that stands, for the round that was asked for."""
         wanted = self._round
         said = link.ask({"do": "stall"})
@@ -403,7 +403,7 @@ class Head:
             node.stall, node.looks_before, node.round = stall, node.summary.looks, wanted
             self._changed.notify_all()
 
-    def _take(self, node: Node, link: Link) -> None:
+    def _take(self, node: Node, link: NodeLink) -> None:
         """Take what has changed of a node's files; all of them, or none. What cannot be kept is said in the end."""
         try:
             listed = link.ask({"do": "files"}).words.get("files")
@@ -427,7 +427,7 @@ def _remote(node: Node) -> Iterator[RemoteRank]:
     """The ranks of a node, as it told last: times by the clock of this host."""
     heard_ns = time.time_ns() - int((time.monotonic() - node.heard) * 1e9)
     for one in node.launch.ranks:
-        place = node.summary.places.get(one.rank, Place("in no call yet"))
+        place = node.summary.places.get(one.rank, RankPlace("in no call yet"))
         since = heard_ns - place.milliseconds * 1_000_000
         yield RemoteRank(one.rank, node.number, node.host, place.text, place.waits, since, one.exit_code, one.stopped)
 

@@ -16,8 +16,8 @@ from simcoll.core.io import open_at_once, printable
 from simcoll.core.trace import Stall
 from simcoll.launch.nodes.files import FileKey, chunk_of, listed, own_files
 from simcoll.launch.nodes.meeting import Meeting
-from simcoll.launch.nodes.summary import Place, Places, Summary
-from simcoll.launch.nodes.wire import MOST_WORDS, ClosedError, Link, Message, WireError, Words, deflated
+from simcoll.launch.nodes.summary import NodeSummary, Places, RankPlace
+from simcoll.launch.nodes.wire import MOST_WORDS, ClosedError, NodeLink, NodeMessage, WireError, Words, deflated
 from simcoll.verifier.causes.facts import LostNode
 
 _CONNECT_SECONDS: Final = 5.0
@@ -132,7 +132,7 @@ class Member:
         meeting = self.meeting
         with socket.create_connection((meeting.address, meeting.door.port), _CONNECT_SECONDS) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = Link.made(connection, bytes.fromhex(meeting.door.secret))
+            link = NodeLink.made(connection, bytes.fromhex(meeting.door.secret))
             self._sent = b""
             while not self._closed.is_set():
                 asked = link.receive(self._lost_seconds)
@@ -142,7 +142,7 @@ class Member:
                     self._told.set()
                     return
 
-    def _answer_to(self, asked: Message) -> tuple[Words, bytes]:
+    def _answer_to(self, asked: NodeMessage) -> tuple[Words, bytes]:
         """The answer; an empty one where it failed, so that a file that cannot be read does not cost this node."""
         try:
             return self._answered(asked)
@@ -151,7 +151,7 @@ class Member:
         except Exception:
             return {}, b""
 
-    def _answered(self, asked: Message) -> tuple[Words, bytes]:
+    def _answered(self, asked: NodeMessage) -> tuple[Words, bytes]:
         what = asked.text("do")
         if what == "hello":
             return {"node": self.meeting.node, "host": socket.gethostname()}, b""
@@ -173,21 +173,21 @@ class Member:
             self._answer = Answer(code if code in _CODES else 3, printable(asked.text("place", 1024)))
         return {}, b""
 
-    def _summary(self, asked: Message) -> tuple[Words, bytes]:
+    def _summary(self, asked: NodeMessage) -> tuple[Words, bytes]:
         """The summary; with the account of the ranks' ends where that has changed."""
         self.moves = asked.whole("moves")
         self._concluding = asked.words.get("concluding") is True
         own = self._own
         # Before the files are looked at: what changes afterwards must not pass for the last state.
         moves, looks, final = own.moves, own.looks, own.final
-        words = Summary(moves, looks, final, self._look()).words()
+        words = NodeSummary(moves, looks, final, self._look()).words()
         account = b""
         with contextlib.suppress(OSError), open_at_once(own.account) as file:
             account = file.read(MOST_WORDS)
         changed, self._sent = account != self._sent, account
         return words, deflated(account) if changed else b""
 
-    def _look(self) -> dict[int, Place]:
+    def _look(self) -> dict[int, RankPlace]:
         """Each rank's last call; nothing where that cannot be told: the rest of a summary counts more."""
         try:
             return self._places.look(self._own_files())

@@ -24,7 +24,7 @@ _MOST_RANKS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """The last call of a rank in words: it ``waits`` in it for so many ``milliseconds``, or it ended so long ago."""
 
     text: str
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class NodeSummary:
     """One summary. ``moves`` counts how often the node's ranks were seen to move, ``looks`` how often one looked.
 
     ``final`` says that the node's job has ended and its files change no more; ``places`` gives each rank's last call.
@@ -42,7 +42,7 @@ class Summary:
     moves: int = 0
     looks: int = 0
     final: bool = False
-    places: Mapping[int, Place] = field(default_factory=dict)
+    places: Mapping[int, RankPlace] = field(default_factory=dict)
 
     def words(self) -> Words:
         """As :meth:`of` reads it."""
@@ -54,7 +54,7 @@ class Summary:
         }
 
     @classmethod
-    def of(cls, words: Words) -> Summary:
+    def of(cls, words: Words) -> NodeSummary:
         """Check a peer's word; raises :class:`WireError`."""
         said = words.get("places")
         if not isinstance(said, list) or len(said) > _MOST_RANKS:
@@ -64,7 +64,7 @@ class Summary:
             if not isinstance(entry, list) or len(entry) != 4 or whole(entry[0]) >= MAX_RANKS:
                 raise WireError(f"expected a rank and its place, got {entry!r:.80}")
             text = printable(str(entry[1])[:_LONGEST_PLACE])
-            places[entry[0]] = Place(text, entry[2] is True, whole(entry[3]))
+            places[entry[0]] = RankPlace(text, entry[2] is True, whole(entry[3]))
         return cls(whole(words.get("moves")), whole(words.get("looks")), words.get("final") is True, places)
 
 
@@ -75,7 +75,7 @@ class Places:
         self._known = KnownEntries()
         self._tails: dict[Path, BoxTail] = {}
 
-    def look(self, files: Mapping[FileKey, Path]) -> dict[int, Place]:
+    def look(self, files: Mapping[FileKey, Path]) -> dict[int, RankPlace]:
         """Each rank's last call."""
         places = {}
         for key, path in sorted(files.items())[:_MOST_RANKS]:
@@ -86,12 +86,12 @@ class Places:
         return places
 
 
-def _place(box: BlackBox | None) -> Place:
+def _place(box: BlackBox | None) -> RankPlace:
     record = None if box is None or not len(box.slots) else record_at(box, len(box.slots) - 1)
     if record is None:
-        return Place("in no call yet")
+        return RankPlace("in no call yet")
     number = f"message {record.p2p_sequence}" if record.p2p_sequence else f"collective {record.sequence}"
     text = f"{record.state.name.lower()} {record.call.op} ({number} of group {record.group})"
     waits = record.state in (State.SCHEDULED, State.STARTED) and record.awaited
     since = record.scheduled_ns if waits else record.finished_ns or record.scheduled_ns
-    return Place(text, waits, max(time.time_ns() - since, 0) // 1_000_000)
+    return RankPlace(text, waits, max(time.time_ns() - since, 0) // 1_000_000)

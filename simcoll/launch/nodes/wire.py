@@ -59,7 +59,7 @@ class ClosedError(WireError):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class NodeMessage:
     """One message."""
 
     words: Words
@@ -104,7 +104,7 @@ def whole(value: object) -> int:
 
 
 def deflated(data: bytes) -> bytes:
-    """Bytes as :meth:`Message.inflated` reads them."""
+    """Bytes as :meth:`NodeMessage.inflated` reads them."""
     return zlib.compress(data, 1)
 
 
@@ -121,13 +121,13 @@ def inflated(data: bytes, most: int) -> bytes:
 
 
 @dataclass(slots=True)
-class Link:
+class NodeLink:
     """One end of a connection whose other end has proved that it knows the secret."""
 
     connection: socket
 
     @classmethod
-    def accepted(cls, connection: socket, secret: bytes) -> Link:
+    def accepted(cls, connection: socket, secret: bytes) -> NodeLink:
         """Node 0's end of a new connection; raises :class:`WireError`."""
         limit = time.monotonic() + HANDSHAKE_SECONDS
         mine = secrets.token_bytes(_NONCE)
@@ -140,7 +140,7 @@ class Link:
         return link
 
     @classmethod
-    def made(cls, connection: socket, secret: bytes) -> Link:
+    def made(cls, connection: socket, secret: bytes) -> NodeLink:
         """The other end, of a node that has connected to node 0; raises :class:`WireError`."""
         limit = time.monotonic() + HANDSHAKE_SECONDS
         mine = secrets.token_bytes(_NONCE)
@@ -158,7 +158,7 @@ class Link:
             raise WireError(f"a message of {len(text)} and {len(body)} bytes is too long")
         self._send(_SIZES.pack(len(text), len(body)) + text + body, time.monotonic() + MESSAGE_SECONDS)
 
-    def receive(self, seconds: float = MESSAGE_SECONDS) -> Message:
+    def receive(self, seconds: float = MESSAGE_SECONDS) -> NodeMessage:
         """The next message, which has to begin within ``seconds``; raises :class:`WireError`."""
         first = self._exactly(1, time.monotonic() + seconds)
         limit = time.monotonic() + MESSAGE_SECONDS
@@ -172,9 +172,9 @@ class Link:
             raise WireError(f"the peer's message is no JSON: {error}") from None
         if not isinstance(said, dict):
             raise WireError("the peer's message is no JSON object")
-        return Message(said, data)
+        return NodeMessage(said, data)
 
-    def ask(self, words: Words) -> Message:
+    def ask(self, words: Words) -> NodeMessage:
         """The answer to a message; raises :class:`WireError`."""
         self.send(words)
         return self.receive()

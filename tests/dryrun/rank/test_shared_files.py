@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.dryrun.rank.private_mounts import Layer
+from simcoll.dryrun.rank.private_mounts import FolderLayer
 from simcoll.dryrun.rank.shared_files import (
     FileSharing,
     GroupFiles,
@@ -29,7 +29,7 @@ class Ranks:
             (base / f"files{rank}").mkdir()
             self.progress.start(rank)
             sharing = FileSharing(base, True, None, self.progress, 0.0, began_ns=began_ns or time.time_ns())
-            layers = [Layer("", str(base / f"files{rank}"))]
+            layers = [FolderLayer("", str(base / f"files{rank}"))]
             self.groups.append(SharedFiles(sharing, rank, str(base), layers, None).of_group([0, 1]))
 
     def entries(self, rank: int) -> list[list[str]]:

@@ -20,7 +20,7 @@ from simcoll.launch.nodes import member as member_module
 from simcoll.launch.nodes.head import Head
 from simcoll.launch.nodes.meeting import Door, Meeting
 from simcoll.launch.nodes.member import Member, OwnNode
-from simcoll.launch.nodes.wire import CHUNK, Link, Message, Words
+from simcoll.launch.nodes.wire import CHUNK, NodeLink, NodeMessage, Words
 
 pytestmark = pytest.mark.slow
 
@@ -151,12 +151,12 @@ class Liar(threading.Thread):
         self._silent_on = silent_on
         self._port = port
         self.answers = answers
-        self.asked: list[Message] = []
+        self.asked: list[NodeMessage] = []
         self.start()
 
     def run(self) -> None:
         with contextlib.suppress(Exception), socket.create_connection(("127.0.0.1", self._port)) as connection:
-            link = Link.made(connection, bytes.fromhex(SECRET))
+            link = NodeLink.made(connection, bytes.fromhex(SECRET))
             while True:
                 self.asked.append(link.receive())
                 what = str(self.asked[-1].words["do"])
@@ -248,11 +248,11 @@ def test_an_answer_that_fails_does_not_cost_the_node(tmp_path: Path, monkeypatch
         monkeypatch.setattr(member._places, "look", fails)
         connection, _ = door.accept()
         with connection:
-            link = Link.accepted(connection, bytes.fromhex(SECRET))
-            assert link.ask({"do": "stall"}) == Message({})
+            link = NodeLink.accepted(connection, bytes.fromhex(SECRET))
+            assert link.ask({"do": "stall"}) == NodeMessage({})
             assert link.ask({"do": "summary", "moves": 0}).words == {**SUMMARY, "moves": 0, "looks": 0, "final": False}
             assert len(link.ask({"do": "files"}).words["files"]) == 1
-            assert link.ask({"do": "chunk", "file": ["launch", 0, 0], "number": 1 << 62}) == Message({})
+            assert link.ask({"do": "chunk", "file": ["launch", 0, 0], "number": 1 << 62}) == NodeMessage({})
             assert link.ask({"do": "hello"}).words["node"] == 1
         member.close()
 
@@ -261,7 +261,7 @@ def test_an_answer_that_fails_does_not_cost_the_node(tmp_path: Path, monkeypatch
 def test_a_lost_node_was_silent_or_its_system_closed_the_connection(head: tuple[Head, int], closes: bool) -> None:
     one, port = head
     with socket.create_connection(("127.0.0.1", port)) as peer:
-        link = Link.made(peer, bytes.fromhex(SECRET))
+        link = NodeLink.made(peer, bytes.fromhex(SECRET))
         assert link.receive().text("do") == "hello"
         link.send({"node": 1, "host": "b"})
         assert one.lost() == ()
@@ -279,7 +279,7 @@ def test_node_0_is_lost_only_where_it_has_fallen_silent_without_a_verdict(tmp_pa
         member = member_of(tmp_path / "out1", door.getsockname()[1])
         connection, _ = door.accept()
         with connection:
-            link = Link.accepted(connection, bytes.fromhex(SECRET))
+            link = NodeLink.accepted(connection, bytes.fromhex(SECRET))
             assert member.lost() == ()
             link.ask({"do": last, "moves": 0, "code": 0, "place": "here"})
             assert member.lost() == ()

@@ -16,8 +16,8 @@ from simcoll.launch.nodes.wire import (
     CHUNK,
     LOST_VARIABLE,
     ClosedError,
-    Link,
-    Message,
+    NodeLink,
+    NodeMessage,
     WireError,
     deflated,
     inflated,
@@ -41,22 +41,22 @@ def beside(call: Callable[[], object]) -> threading.Thread:
 
 
 def test_both_ends_prove_that_they_know_the_secret(pair: tuple[socket.socket, socket.socket]) -> None:
-    made: list[Link] = []
-    thread = beside(lambda: made.append(Link.made(pair[1], SECRET)))
-    head = Link.accepted(pair[0], SECRET)
+    made: list[NodeLink] = []
+    thread = beside(lambda: made.append(NodeLink.made(pair[1], SECRET)))
+    head = NodeLink.accepted(pair[0], SECRET)
     thread.join()
     head.send({"do": "hello"}, b"body")
-    assert made[0].receive() == Message({"do": "hello"}, b"body")
+    assert made[0].receive() == NodeMessage({"do": "hello"}, b"body")
 
 
 def test_a_peer_with_another_secret_is_refused(pair: tuple[socket.socket, socket.socket]) -> None:
     def stranger() -> None:
         with pytest.raises(WireError):
-            Link.made(pair[1], bytes(32))
+            NodeLink.made(pair[1], bytes(32))
 
     thread = beside(stranger)
     with pytest.raises(WireError, match="does not know the secret"):
-        Link.accepted(pair[0], SECRET)
+        NodeLink.accepted(pair[0], SECRET)
     pair[0].close()
     thread.join()
 
@@ -71,7 +71,7 @@ def test_a_node_0_with_another_secret_is_refused(pair: tuple[socket.socket, sock
 
     thread = beside(impostor)
     with pytest.raises(WireError, match="does not know the secret"):
-        Link.made(pair[1], SECRET)
+        NodeLink.made(pair[1], SECRET)
     thread.join()
 
 
@@ -80,7 +80,7 @@ def test_a_peer_that_says_nothing_is_given_up(
 ) -> None:
     monkeypatch.setattr(wire, "HANDSHAKE_SECONDS", 0.05)
     with pytest.raises(WireError, match="broke"):
-        Link.accepted(pair[0], SECRET)
+        NodeLink.accepted(pair[0], SECRET)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_is_no_message_is_refused(pair: tuple[socket.socket, socket.socket]
     pair[1].sendall(sent)
     pair[1].shutdown(socket.SHUT_WR)
     with pytest.raises(WireError, match=why):
-        Link(pair[0]).receive()
+        NodeLink(pair[0]).receive()
 
 
 def reset(peer: socket.socket) -> None:
@@ -113,7 +113,7 @@ def test_a_connection_that_the_peers_system_closed_is_so_for_who_sends_too() -> 
         reset(door.accept()[0])
         for _ in range(2):
             with pytest.raises(ClosedError):
-                Link(ours).send({"do": "summary"})
+                NodeLink(ours).send({"do": "summary"})
 
 
 @pytest.mark.parametrize("text", ["inf", "nan", "10s", "0.5", "-1", "86401", "1e400"])
@@ -143,4 +143,4 @@ def test_what_is_compressed_is_bounded() -> None:
 @pytest.mark.parametrize("value", [None, -1, True, 1.0, "1", 1 << 63, []])
 def test_numbers_are_whole(value: object) -> None:
     with pytest.raises(WireError, match="whole number"):
-        Message({"n": value}).whole("n")
+        NodeMessage({"n": value}).whole("n")
