@@ -23,7 +23,7 @@ from simcoll.verifier.agreement.unrecorded_texts import with_texts
 from simcoll.verifier.causes.advise import advise
 from simcoll.verifier.causes.facts import JobFacts
 from simcoll.verifier.explanations import explained, explained_while_it_runs
-from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
+from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Verdict, errors_of
 from simcoll.verifier.halts.async_misuse import memory_findings
 from simcoll.verifier.halts.failed_calls import as_recorded, when_it_was_ended
 from simcoll.verifier.halts.inferred import stall_of_records
@@ -103,7 +103,7 @@ def _unequal(job: Job) -> list[Mismatch]:
 def _verdict(findings: Sequence[Finding], job: Job) -> Verdict:
     """Failed: the program failed by itself. Failures that a mismatch or a missing rank explains are findings."""
     codes = {finding.code for finding in findings}
-    if "SC701" in codes or (job.failures and not any(one.severity is Severity.ERROR for one in findings)):
+    if "SC701" in codes or (job.failures and not errors_of(findings)):
         return Verdict.FAILED
     return Verdict.FINDINGS if findings else Verdict.OK
 

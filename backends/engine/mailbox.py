@@ -27,7 +27,7 @@ from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.ddp_models import compare_models
 from simcoll.verifier.agreement.p2p_mismatches import Message, unequal
 from simcoll.verifier.findings.error_text import message_text, mismatch_text
-from simcoll.verifier.findings.finding import Finding, Severity
+from simcoll.verifier.findings.finding import Finding, errors_of
 
 _Member: TypeAlias = tuple[str, tuple[int, ...], int]
 """A group's name, its members, and a group rank."""
@@ -248,7 +248,7 @@ class Settling:
 def _mismatched(met: Sequence[Ticket]) -> bool:
     group, records = met[0].group, {ticket.rank: ticket.record() for ticket in met}
     findings = _models(met) or compare(group, records)
-    if not any(finding.severity is Severity.ERROR for finding in findings):
+    if not errors_of(findings):
         return False
     for ticket in met:
         ticket.error = CollectiveMismatchError(mismatch_text(group, records, ticket.rank, findings), tuple(findings))

@@ -10,7 +10,7 @@ from simcoll.backends.engine.schedules import RecordedSchedule, schedule_text
 from simcoll.backends.engine.tickets import was_ended_by_others
 from simcoll.core.record import Record, Source, source_document
 from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, record_at
-from simcoll.verifier.findings.finding import Finding, Report, Severity, Verdict
+from simcoll.verifier.findings.finding import Finding, Report, Verdict, errors_of
 from simcoll.verifier.postmortem import judge
 
 T = TypeVar("T")
@@ -49,8 +49,7 @@ class Outcome(Generic[T]):
     @property
     def ok(self) -> bool:
         """True if no rank failed and nothing of severity error was found."""
-        errors = any(finding.severity is Severity.ERROR for finding in self.report.findings)
-        return not errors and not self.exceptions and self.report.verdict is not Verdict.FAILED
+        return not errors_of(self.findings) and not self.exceptions and self.report.verdict is not Verdict.FAILED
 
 
 @dataclass(slots=True)

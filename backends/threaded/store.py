@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import Store
-
 from simcoll.backends.engine.parking import ParkingPlace, StuckError
+from simcoll.backends.engine.python_store import PythonStore
 from simcoll.backends.engine.turns import Turns
 from simcoll.backends.threaded.session import RankWaits, ThreadClocks
 from simcoll.core.rank_local import acting_rank
@@ -16,21 +15,20 @@ from simcoll.core.rank_local import acting_rank
 _NO_TIMEOUT = timedelta(0)
 
 
-class RankStore(Store):
-    """Keys and values in memory, shared by all ranks. C++ calls these methods too.
+class RankStore(PythonStore):
+    """Keys and values in memory, shared by all ranks.
 
     A rank's clock is never before the time at which a value that it reads was set.
     """
 
     def __init__(self, turns: Turns, waits: Callable[[], RankWaits], clock: ThreadClocks) -> None:
-        super().__init__()
+        super().__init__(timedelta(minutes=30))
         self._turns = turns
         self._waits = waits
         self._clock = clock
         self._values: dict[str, bytes] = {}
         self._set_at: dict[str, float] = {}
         self._parked: list[ParkingPlace] = []
-        self._limit = timedelta(minutes=30)
 
     def set(self, key: str, value: Any) -> None:
         """Set a key."""
@@ -87,32 +85,6 @@ class RankStore(Store):
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Wait for keys and return their values."""
         return self._await(keys, self._limit)
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
-        """Set several keys."""
-        for key, value in zip(keys, values, strict=True):
-            self.set(key, value)
-
-    def has_extended_api(self) -> bool:
-        """True: append, multi_get and multi_set are there."""
-        return True
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set the timeout of waits."""
-        self._limit = timeout
-
-    # The names that C++ uses.
-    compareSet, deleteKey, getNumKeys = compare_set, delete_key, num_keys  # noqa: N815
-    multiGet, multiSet, hasExtendedApi, setTimeout = multi_get, multi_set, has_extended_api, set_timeout  # noqa: N815
-
-    def clone(self) -> RankStore:
-        """The store itself: there is no connection to duplicate."""
-        return self
-
-    @property
-    def timeout(self) -> timedelta:
-        """The timeout of waits."""
-        return self._limit
 
     def _await(self, keys: Sequence[str], limit: timedelta) -> list[bytes]:
         """Wait for keys and return their values."""

@@ -55,7 +55,7 @@ def read_spread(paths: Sequence[Path], spread: Spread, progress: Progress | None
     """
     outcomes: dict[int, Outcome] = {}
     kept: dict[object, object] = {}
-    for files, read in spread.results(_read, _divided(paths, spread.slots())):
+    for files, read in spread.results(_read, _divided(paths, spread.at_once())):
         if read.absent:
             _refuse(spread, read)
         receiver = Receiver(BytesIO(read.data), kept)
@@ -74,7 +74,7 @@ def _refuse(spread: Spread, read: _Read) -> None:
 
 
 def _divided(paths: Sequence[Path], slots: int) -> Iterator[_Files]:
-    most = min(max(len(paths) // max(1, _ROUNDS * slots), _FEWEST), _MOST)
+    most = min(max(len(paths) // (_ROUNDS * slots), _FEWEST), _MOST)
     begin, taken, size = 0, list[str](), 0
     for place, path in enumerate(paths):
         taken.append(str(path))

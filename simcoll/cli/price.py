@@ -36,7 +36,7 @@ from simcoll.pricing.what_if import (
 )
 from simcoll.topology.graph import Topology, ranks
 from simcoll.topology.request import TopologyRequest, topology_named
-from simcoll.verifier.findings.finding import Severity
+from simcoll.verifier.findings.finding import errors_of
 
 _DEFAULT_MFU = "0.4"
 _CHANGES = ("algorithm", "protocol", "slow_link", "straggler", "world_size")
@@ -196,7 +196,7 @@ def _refuse_empty(job: RecordedJob) -> None:
 
 def _errors(records: RunRecords) -> list[str]:
     """A warning where the job was wrong: it is priced as it was recorded all the same."""
-    codes = dict.fromkeys(found.code for found in judged(records)[0].findings if found.severity is Severity.ERROR)
+    codes = dict.fromkeys(found.code for found in errors_of(judged(records)[0].findings))
     if not codes:
         return []
     return [

@@ -15,7 +15,8 @@ from simcoll.errors import BAD_INPUT, FINDINGS, OK, STANDING, UsageError
 from simcoll.live.document import job_document
 from simcoll.live.folder import job_folder
 from simcoll.live.now import Doing, JobNow, Motion
-from simcoll.live.watch import JobWatch, has_errors
+from simcoll.live.watch import JobWatch
+from simcoll.verifier.findings.finding import errors_of
 
 _BETWEEN_SECONDS = 0.5
 """Between the two looks that tell a job that moves from one that does not."""
@@ -78,4 +79,4 @@ def exit_code(job: JobNow) -> int:
     if job.motion is Motion.STANDING:
         return STANDING
     failed = job.motion is Motion.ENDED and any(one.doing in (Doing.FAILED, Doing.GONE) for one in job.ranks)
-    return FINDINGS if failed or has_errors(job.findings) else OK
+    return FINDINGS if failed or errors_of(job.findings) else OK

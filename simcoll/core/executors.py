@@ -46,11 +46,17 @@ _DESERTED_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """An executor, the address that was given for it, and the number of tasks that it runs at a time just now."""
+    """An executor, the address that was given for it, and the number of tasks that it runs at a time just now, which is
+    0 while no worker is there.
+    """
 
     executor: Executor
     address: str
     slots: Callable[[], int]
+
+    def at_once(self) -> int:
+        """The number of tasks at a time for which work is divided: at least one, as workers may come later."""
+        return max(1, self.slots())
 
     def results(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
         """Each item with what ``function`` returns for it, as they come; few more are taken than run at a time.
@@ -60,7 +66,7 @@ class Spread:
         waiting, pending = iter(items), dict[Future[Result], Item]()
         try:
             while True:
-                for item in islice(waiting, max(0, 2 * self._slots() - len(pending))):
+                for item in islice(waiting, max(0, 2 * self.at_once() - len(pending))):
                     pending[self._submitted(function, item)] = item
                 if not pending:
                     return
@@ -87,9 +93,6 @@ class Spread:
                     f"no worker has been there for {_DESERTED_SECONDS:g} s; start some, and run this again"
                 )
         return list(done)
-
-    def _slots(self) -> int:
-        return max(1, self.slots())
 
     def _result(self, future: Future[Result]) -> Result:
         try:

@@ -34,7 +34,7 @@ from simcoll.dryrun.rank.settings import DryRun
 from simcoll.dryrun.records import sized_differently, tainted_reads
 from simcoll.dryrun.report import JudgedDryRun, judge_dry_run, report_of
 from simcoll.recorder.recorder import box_name
-from simcoll.verifier.findings.finding import Report, Severity
+from simcoll.verifier.findings.finding import Report, errors_of
 
 MOST_PASSES = 3
 """At most so many passes follow the first run."""
@@ -221,7 +221,7 @@ def _judge(ran: _RanRanks) -> JudgedDryRun:
 
 def _is_wrong(judged: JudgedDryRun) -> bool:
     """True if there are errors, or what may turn out to be one."""
-    wrong = any(finding.severity is Severity.ERROR for finding in judged.verdict.report.findings)
+    wrong = bool(errors_of(judged.verdict.report.findings))
     return wrong or bool(judged.endings.ranks(RankEnding.FAILED)) or _rests_on_guesses(judged)
 
 
@@ -236,7 +236,7 @@ def _rests_on_guesses(judged: JudgedDryRun) -> bool:
     if any(map(assumes_keys, judged.recorded)):
         return True
     # Ranks that all take the same branch on a guess may all take the other one in the real run.
-    errors = [finding for finding in judged.verdict.report.findings if finding.severity is Severity.ERROR]
+    errors = errors_of(judged.verdict.report.findings)
     if errors and any(map(lacks_objects, judged.recorded)):
         return True
     return any(follows_guessed_branch(finding, judged.endings.traces) for finding in errors)
@@ -245,7 +245,7 @@ def _rests_on_guesses(judged: JudgedDryRun) -> bool:
 def _rests_on_files(ran: _RanRanks, judged: JudgedDryRun) -> bool:
     """True if an error may follow from files of ranks that were started later."""
     files = ran.dry_run.files
-    wrong = any(finding.severity is Severity.ERROR for finding in judged.verdict.report.findings)
+    wrong = bool(errors_of(judged.verdict.report.findings))
     return files is not None and (wrong or bool(judged.endings.ranks(RankEnding.FAILED))) and bool(made_changes(files))
 
 

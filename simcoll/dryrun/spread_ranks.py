@@ -63,7 +63,7 @@ class SpreadRanks:
         """
         ends: dict[int, ProcessEnd] = {}
         order = _order(dry_run, self._plan)
-        for _, answer in self._spread.results(run_task, _divided(order, ranks, self._spread.slots())):
+        for _, answer in self._spread.results(run_task, _divided(order, ranks, self._spread.at_once())):
             ends |= self._taken(dry_run.folder, answer)
             done(len(ends))
         return ends
@@ -120,7 +120,7 @@ def _order(dry_run: DryRun, plan: DryRunPlan) -> dict[str, object]:
 
 
 def _divided(order: dict[str, object], ranks: Sequence[int], slots: int) -> Iterator[str]:
-    count = max(1, min(_MOST_RANKS, -(-len(ranks) // max(1, slots))))
+    count = max(1, min(_MOST_RANKS, -(-len(ranks) // slots)))
     for begin in range(0, len(ranks), count):
         yield json.dumps({**order, "ranks": list(ranks[begin : begin + count])})
 

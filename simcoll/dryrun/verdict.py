@@ -33,7 +33,7 @@ from simcoll.dryrun.records import last_ns
 from simcoll.dryrun.replay import BLOCK, LAUNCH, WAIT, ReplayResult, ThreadProgress, replay_programs
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.agreement.columns import columns_of
-from simcoll.verifier.findings.finding import Finding, RankStatus, Report, Severity
+from simcoll.verifier.findings.finding import Finding, RankStatus, Report, Severity, errors_of
 from simcoll.verifier.findings.rules import (
     CALL_SKIPPED,
     FIELD_RULES,
@@ -169,7 +169,7 @@ def verdict(ends: RankEndings, world_size: int) -> DryRunVerdict:
     upto = _judge_replayed(_Replayed.of(until_divergence(ends, [times for _, times in divergences]), world_size))
     classes = [ranks for ranks in ranks_on_same_branches(ends.traces) if len(ranks) > 1]
     reports = (upto, *(_judge_replayed(_Replayed.of(among(ends, ranks), world_size)) for ranks in classes))
-    found = next((one for one in reports if any(finding.severity is Severity.ERROR for finding in one.findings)), upto)
+    found = next((one for one in reports if errors_of(one.findings)), upto)
     return DryRunVerdict(
         found, [divergence for divergence, _ in divergences if divergence.line in lines], job.until_blocked
     )

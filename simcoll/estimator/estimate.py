@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import index
@@ -107,7 +106,7 @@ def _plan(graph: nx.DiGraph[Any], asked: _PlanKey) -> _Plan:
 class _Plan:
     """All that does not depend on the size, for one op, topology and choice of algorithms."""
 
-    __slots__ = ("calibrated", "carries", "curves", "group", "op", "shape", "starts", "traffic", "weighed")
+    __slots__ = ("calibrated", "carries", "chosen", "group", "op", "shape", "traffic", "weighed")
 
     def __init__(self, graph: nx.DiGraph[Any], asked: _PlanKey) -> None:
         spec = spec_named(asked.op)
@@ -115,20 +114,15 @@ class _Plan:
         self.group = _group(graph, spec, asked.group)
         shape = shape_of(graph, self.group)
         self.weighed = _candidates(spec, asked.algorithm, asked.protocol, asked.calibrated, shape)
-        chosen = lowest(self.weighed)
-        self.starts, self.curves = chosen.starts, chosen.curves
+        self.chosen = lowest(self.weighed)
         self.op, self.shape, self.calibrated = asked.op, shape, asked.calibrated
         self.traffic, self.carries = spec.traffic(shape.ranks), spec.measured is not None
-
-    def curve(self, size: int) -> Curve:
-        """The algorithm and protocol for a size in bytes."""
-        return self.curves[bisect_right(self.starts, size) - 1]
 
     def at(self, size: int) -> Estimate:
         """The estimate for a size in bytes; a barrier has none."""
         if not self.carries:
             size = 0
-        curve = self.curve(size)
+        curve = self.chosen.at(size)
         seconds = curve.seconds(size)
         rate = size / seconds if seconds else 0.0
         return Estimate(
@@ -293,7 +287,7 @@ def _flow(engine: str, size: int, topology: nx.DiGraph[Any], plan: _Plan) -> Est
     if engine != "flow":
         raise EstimateError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}")
     size = size if plan.carries else 0
-    best = plan.curve(size)
+    best = plan.chosen.at(size)
     others = sorted(plan.weighed, key=lambda curve: curve.seconds(size))
     refused: TopologyError | None = None
     for curve in (best, *(other for other in others if other.algorithm != best.algorithm)):

@@ -29,7 +29,6 @@ class GroupTable:
     def __init__(self) -> None:
         self.groups: list[Group] = []
         self._numbers: dict[tuple[str, tuple[int, ...], int], int] = {}
-        self._of_object: dict[tuple[int, int], int] = {}
         self._own: dict[int, tuple[TableEntries, int, Integers]] = {}
 
     def numbers(self, tail: BoxTail) -> Integers:

@@ -10,7 +10,7 @@ from simcoll.core.units import show_seconds
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
 from simcoll.reports.terminal import ended_text
 from simcoll.verifier.findings.describe import group_name, source_text
-from simcoll.verifier.findings.finding import Severity
+from simcoll.verifier.findings.finding import errors_of
 
 _NOTICEABLE = 0.05
 """The share of time from which on a late rank is named."""
@@ -27,7 +27,7 @@ def why_of(job: JobNow) -> str:
 
 
 def _why(job: JobNow) -> str:
-    told = next((one for one in job.findings if one.severity is Severity.ERROR), None)
+    told = next(iter(errors_of(job.findings)), None)
     finding = "" if told is None else f"{told.message} ({told.code})"
     if job.motion is Motion.ENDED:
         return finding or _ended_text(job)

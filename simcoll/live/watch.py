@@ -42,7 +42,7 @@ from simcoll.live.progress import GroupProgress, current_rows, progress_of, step
 from simcoll.live.records import GroupTable, Integers, Records
 from simcoll.live.state_text import why_of
 from simcoll.live.waiting import shares_of
-from simcoll.verifier.findings.finding import Bandwidth, Finding, Severity
+from simcoll.verifier.findings.finding import Bandwidth, Finding, errors_of
 from simcoll.verifier.postmortem import judge, standstill
 
 _RECORDS_IN_ALL = 1 << 18
@@ -363,7 +363,7 @@ class _Judged:
     def told(self, motion: Motion) -> tuple[Finding, ...]:
         """The findings that hold for a job in this state: a rank for which others wait a moment is not missing yet."""
         if self.still and motion is Motion.MOVING:
-            return tuple(one for one in self.findings if one.severity is Severity.ERROR)
+            return tuple(errors_of(self.findings))
         return self.findings
 
 
@@ -413,11 +413,6 @@ def _members(
         {rank: done.get(place, 0) for rank, place in known},
         tuple(rank for rank, place in recorded if place not in made and not records.whole[place]),
     )
-
-
-def has_errors(findings: Sequence[Finding]) -> bool:
-    """True if any of them is an error."""
-    return any(finding.severity is Severity.ERROR for finding in findings)
 
 
 def _doing(box: BlackBox, record: Record | None, end: LaunchedRank | None, *, here: bool) -> Doing:

@@ -37,7 +37,7 @@ from simcoll.spec.checksum import positioned
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.parted import ran_nothing, with_partings
 from simcoll.verifier.findings.error_text import mismatch_text
-from simcoll.verifier.findings.finding import Severity
+from simcoll.verifier.findings.finding import errors_of
 
 _MASK = (1 << 64) - 1
 
@@ -141,7 +141,7 @@ class Rounds:
         with PENDING_ERRORS.expected():
             records = self._exchanged(entry, position)
             findings = compare(self._group, records, strict=False)
-            if any(finding.severity is Severity.ERROR for finding in findings):
+            if errors_of(findings):
                 told = with_partings(findings, ran_nothing)
                 text = mismatch_text(self._group, records, self._rank, told)
                 PENDING_ERRORS.add(CollectiveMismatchError(f"{text}\n{LATE}", told), maker)

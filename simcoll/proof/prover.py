@@ -20,7 +20,7 @@ from simcoll.verifier.agreement.ddp_models import compare_models, unnamed_mismat
 from simcoll.verifier.agreement.own_memory import MemoryFault, memory_faults
 from simcoll.verifier.agreement.parted import ran_nothing, with_partings
 from simcoll.verifier.findings.error_text import mismatch_text, missing_text
-from simcoll.verifier.findings.finding import Finding, Severity
+from simcoll.verifier.findings.finding import Finding, errors_of
 
 _SHORTEST = timedelta(milliseconds=1)
 
@@ -129,7 +129,7 @@ class Prover:
         findings = [*findings, *memory_faults(self._group, records, known)]
         if not findings:
             findings = self._models(entry.sequence, records, documents)
-        if any(finding.severity is Severity.ERROR for finding in findings):
+        if errors_of(findings):
             findings = with_partings(findings, ran_nothing)
             entry.finished(State.REJECTED)
             raise CollectiveMismatchError(mismatch_text(self._group, records, self._rank, findings), tuple(findings))

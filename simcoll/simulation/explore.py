@@ -157,7 +157,7 @@ def _here(trial: _Trial[T], numbers: range) -> Iterator[_Tried[T]]:
 
 
 def _elsewhere(trial: _Trial[T], numbers: range, spread: Spread) -> Iterator[_Tried[T]]:
-    count = max(1, len(numbers) // (_TASKS * max(1, spread.slots())))
+    count = max(1, len(numbers) // (_TASKS * spread.at_once()))
     chunks = (numbers[begin : begin + count] for begin in range(0, len(numbers), count))
     for _, found in spread.results(trial.without_outcomes, chunks):
         yield from found

@@ -17,7 +17,7 @@ from simcoll.backends.engine.parking import StuckError
 from simcoll.backends.engine.tickets import RefusedCallError, RefusedPeerError, is_skip, was_ended_by_others
 from simcoll.errors import CollectiveMismatchError
 from simcoll.reports.terminal import TerminalReport, summary_line
-from simcoll.verifier.findings.finding import Finding, Report, Severity
+from simcoll.verifier.findings.finding import Finding, Report, errors_of
 from simcoll.verifier.findings.rules import RANK_FAILED, RULES
 from simcoll.verifier.values.unchecked import unchecked_notes
 
@@ -63,7 +63,7 @@ def error_of(outcome: Outcome[Any], *, fail_on: str = "warning", brief: bool = F
     skips = {rank: error for rank, error in failed.items() if is_skip(error)}
     if skips and skips == failed:
         return _from_program(skips[min(skips)])
-    wrong = [one for one in outcome.findings if fail_on == "warning" or one.severity is Severity.ERROR]
+    wrong = [*outcome.findings] if fail_on == "warning" else errors_of(outcome.findings)
     program = {rank: error for rank, error in failed.items() if not isinstance(error, _OWN_ERRORS)}
     first = next((rank for one in wrong[:1] if one.code == RANK_FAILED.code for rank in one.ranks), None)
     if program and (first is not None or not wrong):

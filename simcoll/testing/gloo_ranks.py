@@ -33,7 +33,7 @@ from simcoll.launch.fork import fork
 from simcoll.launch.monitor import Monitor
 from simcoll.testing.failures import report_text
 from simcoll.testing.gloo_rank import become_rank, receive_answer, run_store
-from simcoll.verifier.findings.finding import Severity
+from simcoll.verifier.findings.finding import errors_of
 from simcoll.verifier.postmortem import judge
 
 T = TypeVar("T")
@@ -192,7 +192,7 @@ class _Job:
         stall = None if self.monitor is None else self.monitor.stall
         report = judge(records.traces, records.outcome, stall)
         failed = any(rank.error() is not None and not rank.stopped for rank in self.ranks)
-        if self.timed_out and not failed and not any(one.severity is Severity.ERROR for one in report.findings):
+        if self.timed_out and not failed and not errors_of(report.findings):
             problem = f"{ranks_text(self.timed_out)} of {self.size} did not end within {timeout:g} s"
             raise TimeoutError(f"{problem}\n{report_text(report)}")
         results = {

@@ -49,7 +49,6 @@ class Gpu:
     """
 
     family: str
-    compute_capability: int
     nvlinks: int
     nvlink: float
     pcie_generation: int
@@ -92,7 +91,6 @@ def pcie_bandwidth(generation: int, lanes: int = 16) -> float:
 
 def _gpu(
     family: str,
-    capability: int,
     links: tuple[int, float],
     pcie: int,
     memory: int,
@@ -105,13 +103,13 @@ def _gpu(
 ) -> Gpu:
     """A row; PCIe-only families have a domain of one GPU, the others of the node unless they say more."""
     reach = domain or (node if links[0] else 1)
-    return Gpu(family, capability, *links, pcie, memory * GIB, nvls, node, reach, cpu, source)
+    return Gpu(family, *links, pcie, memory * GIB, nvls, node, reach, cpu, source)
 
 
-def _rack(family: str, capability: int, pcie: int, memory: int, source: str) -> Gpu:
+def _rack(family: str, pcie: int, memory: int, source: str) -> Gpu:
     """A row of a family that comes in trays of four, 72 GPUs in one NVLink domain, with Grace CPUs."""
     links = (18, _BLACKWELL_LINK)
-    return _gpu(family, capability, links, pcie, memory, "arm", source, nvls=True, node=4, domain=72)
+    return _gpu(family, links, pcie, memory, "arm", source, nvls=True, node=4, domain=72)
 
 
 _NO_LINKS = (0, 0.0)
@@ -119,23 +117,23 @@ _NO_LINKS = (0, 0.0)
 GPUS: dict[str, Gpu] = {
     gpu.family: gpu
     for gpu in (
-        _gpu("v100", 70, (6, _VOLTA_LINK), 3, 32, "intel", "NVIDIA, DGX-1 with Tesla V100 system architecture (2017)"),
-        _gpu("t4", 75, _NO_LINKS, 3, 16, "intel", "NVIDIA T4 datasheet"),
-        _gpu("a10", 86, _NO_LINKS, 4, 24, "amd", "NVIDIA A10 datasheet"),
-        _gpu("a10g", 86, _NO_LINKS, 4, 24, "amd", "AWS, EC2 G5 instances"),
-        _gpu("a100", 80, (12, _AMPERE_LINK), 4, 80, "amd", "NVIDIA A100 datasheet; DGX A100 datasheet"),
-        _gpu("a800", 80, (8, _AMPERE_LINK), 4, 80, "amd", "NVIDIA A800 datasheet (400 GB/s of NVLink)"),
-        _gpu("l4", 89, _NO_LINKS, 4, 24, "amd", "NVIDIA L4 datasheet"),
-        _gpu("l40s", 89, _NO_LINKS, 4, 48, "amd", "NVIDIA L40S datasheet"),
-        _gpu("rtx4090", 89, _NO_LINKS, 4, 24, "amd", "NVIDIA Ada architecture whitepaper"),
-        _gpu("h100", 90, (18, _HOPPER_LINK), 5, 80, "intel", "NVIDIA H100 datasheet; DGX H100 datasheet", nvls=True),
-        _gpu("h800", 90, (8, _HOPPER_LINK), 5, 80, "intel", "NVIDIA H800 datasheet (400 GB/s of NVLink)", nvls=True),
-        _gpu("h20", 90, (18, _HOPPER_LINK), 5, 96, "intel", "NVIDIA H20 datasheet", nvls=True),
-        _gpu("h200", 90, (18, _HOPPER_LINK), 5, 141, "intel", "NVIDIA H200 datasheet; DGX H200 datasheet", nvls=True),
-        _gpu("b200", 100, (18, _BLACKWELL_LINK), 5, 180, "intel", "NVIDIA DGX B200 datasheet", nvls=True),
-        _gpu("b300", 103, (18, _BLACKWELL_LINK), 6, 288, "intel", "NVIDIA DGX B300 datasheet", nvls=True),
-        _rack("gb200", 100, 5, 186, "NVIDIA GB200 NVL72 datasheet"),
-        _rack("gb300", 103, 6, 288, "NVIDIA GB300 NVL72 datasheet"),
+        _gpu("v100", (6, _VOLTA_LINK), 3, 32, "intel", "NVIDIA, DGX-1 with Tesla V100 system architecture (2017)"),
+        _gpu("t4", _NO_LINKS, 3, 16, "intel", "NVIDIA T4 datasheet"),
+        _gpu("a10", _NO_LINKS, 4, 24, "amd", "NVIDIA A10 datasheet"),
+        _gpu("a10g", _NO_LINKS, 4, 24, "amd", "AWS, EC2 G5 instances"),
+        _gpu("a100", (12, _AMPERE_LINK), 4, 80, "amd", "NVIDIA A100 datasheet; DGX A100 datasheet"),
+        _gpu("a800", (8, _AMPERE_LINK), 4, 80, "amd", "NVIDIA A800 datasheet (400 GB/s of NVLink)"),
+        _gpu("l4", _NO_LINKS, 4, 24, "amd", "NVIDIA L4 datasheet"),
+        _gpu("l40s", _NO_LINKS, 4, 48, "amd", "NVIDIA L40S datasheet"),
+        _gpu("rtx4090", _NO_LINKS, 4, 24, "amd", "NVIDIA Ada architecture whitepaper"),
+        _gpu("h100", (18, _HOPPER_LINK), 5, 80, "intel", "NVIDIA H100 datasheet; DGX H100 datasheet", nvls=True),
+        _gpu("h800", (8, _HOPPER_LINK), 5, 80, "intel", "NVIDIA H800 datasheet (400 GB/s of NVLink)", nvls=True),
+        _gpu("h20", (18, _HOPPER_LINK), 5, 96, "intel", "NVIDIA H20 datasheet", nvls=True),
+        _gpu("h200", (18, _HOPPER_LINK), 5, 141, "intel", "NVIDIA H200 datasheet; DGX H200 datasheet", nvls=True),
+        _gpu("b200", (18, _BLACKWELL_LINK), 5, 180, "intel", "NVIDIA DGX B200 datasheet", nvls=True),
+        _gpu("b300", (18, _BLACKWELL_LINK), 6, 288, "intel", "NVIDIA DGX B300 datasheet", nvls=True),
+        _rack("gb200", 5, 186, "NVIDIA GB200 NVL72 datasheet"),
+        _rack("gb300", 6, 288, "NVIDIA GB300 NVL72 datasheet"),
     )
 }
 

@@ -12,8 +12,8 @@ from simcoll.core.record import UNKNOWN_SOURCE
 from simcoll.core.trace import Stall
 from simcoll.live.now import Doing, Motion
 from simcoll.live.state_text import doing_text
-from simcoll.live.watch import JobWatch, has_errors
-from simcoll.verifier.findings.finding import Severity
+from simcoll.live.watch import JobWatch
+from simcoll.verifier.findings.finding import Severity, errors_of
 from tests.support.jobs import write_job, write_job_that_failed, write_job_that_waits, write_job_that_was_ended
 
 PROGRAM = """
@@ -72,7 +72,7 @@ def until(watch, holds):
 def test_a_slow_rank_is_named_while_the_job_moves(job):
     seen = until(job("slow", "--mode", "record"), lambda job: job.ranks[0].calls > 60 and len(job.ranks) == 3)
     assert seen.motion is Motion.MOVING
-    assert not has_errors(seen.findings)
+    assert not errors_of(seen.findings)
     assert "wait for rank 1" in seen.why
     assert seen.ranks[1].late > 0.4 > 0.2 > seen.ranks[1].waiting
     assert seen.ranks[0].waiting > 0.4

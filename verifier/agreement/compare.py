@@ -29,7 +29,7 @@ from simcoll.spec.table import CollectiveSpec, Content, Kind
 from simcoll.verifier.agreement.fields import Difference, differing_fields, differing_ops, faulty_calls, shown_root
 from simcoll.verifier.agreement.known_fields import known_statement, moved, unknown_fields
 from simcoll.verifier.agreement.voices import Parts, Voice, each, finding, outvoted, part, side
-from simcoll.verifier.findings.describe import order_text
+from simcoll.verifier.findings.describe import elements_text, order_text
 from simcoll.verifier.findings.finding import Finding, Rule, Severity
 from simcoll.verifier.findings.rules import LAYOUT_MISMATCH, SHAPE_MISMATCH, SIZE_MISMATCH, SPLIT_MISMATCH
 
@@ -83,7 +83,7 @@ def broken_total(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
     if sent == expected:
         return None
     parts = part(voices, lambda voice: moved(voice.call))
-    message = f"all ranks together send {_elements(sent)} and expect {expected}"
+    message = f"all ranks together send {elements_text(sent)} and expect {expected}"
     notes = {voice.rank: "sends {} and expects {} in all".format(*moved(voice.call)) for voice in voices[:_RANKS_SHOWN]}
     return BrokenLaw(SPLIT_MISMATCH, outvoted(parts), message, parts, notes)
 
@@ -191,12 +191,8 @@ def _message(
     sender, receiver = pairs[0]
     sent, expected = int(sends[sender, receiver]), int(expects[sender, receiver])
     who = "itself, where it" if sender == receiver else f"rank {voices[receiver].rank}, which"
-    text = f"rank {voices[sender].rank} sends {_elements(sent)} to {who} expects {expected}"
+    text = f"rank {voices[sender].rank} sends {elements_text(sent)} to {who} expects {expected}"
     return text if total == 1 else f"{text} ({total - 1} more of the group's pairs disagree)"
-
-
-def _elements(count: int) -> str:
-    return f"{count} element" if count == 1 else f"{count} elements"
 
 
 def _sides(
@@ -225,16 +221,12 @@ Layout: TypeAlias = tuple[tuple[int, ...], "tuple[int, ...] | None"]
 
 def judge_shapes(group: Group, voices: Sequence[Voice], spec: CollectiveSpec, *, strict: bool) -> list[Finding]:
     """The first tensor whose shapes or layouts differ between the ranks; the counts are known to agree."""
-    tensors = min((len(_contents(voice)) for voice in voices), default=0)
+    tensors = min((len(voice.contents) for voice in voices), default=0)
     for index in range(tensors):
-        parts = part(voices, lambda voice, index=index: _layout(_contents(voice)[index]))  # type: ignore[misc]
+        parts = part(voices, lambda voice, index=index: _layout(voice.contents[index]))  # type: ignore[misc]
         if len(parts) > 1:
             return [_report(group, parts, spec, index if tensors > 1 else None, strict)]
     return []
-
-
-def _contents(voice: Voice) -> tuple[Content, ...]:
-    return () if voice.statement is None else voice.statement.contents
 
 
 def _layout(content: Content) -> Layout | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group
 from simcoll.spec.call import SPARSE, UNEQUAL, Buffer
-from simcoll.spec.table import Content
 from simcoll.verifier.agreement.voices import Parts, Voice, each, part
 from simcoll.verifier.findings.finding import Rule
 from simcoll.verifier.findings.rules import (
@@ -118,7 +117,7 @@ def differing_fields(group: Group, voices: Sequence[Voice]) -> list[Difference]:
 
 def _coalesces(voices: Sequence[Voice]) -> bool:
     """True if the calls carry several tensors; functional collectives coalesce a single one."""
-    return any(voice.call.coalesced and len(_contents(voice)) > 1 for voice in voices)
+    return any(voice.call.coalesced and len(voice.contents) > 1 for voice in voices)
 
 
 def _simple(
@@ -188,7 +187,7 @@ def _global(group: Group, root: Hashable) -> str:
 
 def _coalesced(voices: Sequence[Voice]) -> list[Difference]:
     """SC110, worded by the first place at which the lists of tensors differ; dtype and count are judged together."""
-    parts = part(voices, lambda voice: tuple((item.dtype, item.count) for item in _contents(voice)))
+    parts = part(voices, lambda voice: tuple((item.dtype, item.count) for item in voice.contents))
     if len(parts) < 2:
         return []
     lists = [list(value) for value in parts]  # type: ignore[call-overload]
@@ -211,17 +210,13 @@ def _at(items: Sequence[tuple[str, int | None]], index: int) -> str:
     return f"{dtype} of unknown size" if count is None else f"{dtype}[{count}]"
 
 
-def _contents(voice: Voice) -> tuple[Content, ...]:
-    return () if voice.statement is None else voice.statement.contents
-
-
 def _dtype(voice: Voice) -> str | None:
-    contents = _contents(voice)
+    contents = voice.contents
     return contents[0].dtype if contents else None
 
 
 def _count(voice: Voice) -> int | None:
-    contents = _contents(voice)
+    contents = voice.contents
     return contents[0].count if contents else None
 
 

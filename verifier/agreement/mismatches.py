@@ -16,7 +16,7 @@ from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.majority import consensus
 from simcoll.verifier.agreement.skipped_calls import EditFinding, by_lines, edit_finding
 from simcoll.verifier.findings.describe import frames_shown
-from simcoll.verifier.findings.finding import Finding, Severity
+from simcoll.verifier.findings.finding import Finding, Severity, errors_of
 from simcoll.verifier.findings.rules import CALL_SKIPPED
 
 
@@ -89,8 +89,8 @@ def _of_group(columns: GroupColumns, steady: bool) -> tuple[list[Mismatch], int]
     tolerated = 0
     for suspect in columns.suspects():
         findings = causes.judge(columns, suspect, steady)
-        tolerated += suspect.complete and not _grave(findings)
-        if _grave(findings) and not steady:
+        tolerated += suspect.complete and not errors_of(findings)
+        if errors_of(findings) and not steady:
             # From here on one rank may be a call ahead, so that everything would seem to differ.
             return _aligned(columns, causes.mismatches()), tolerated
     if not causes.errors():
@@ -116,10 +116,6 @@ def _aligned(columns: GroupColumns, by_position: list[Mismatch]) -> list[Mismatc
     for suspect in agreed.realigned.suspects():
         causes.judge(agreed.realigned, suspect, False)
     return causes.mismatches() if causes.errors() else by_position
-
-
-def _grave(findings: Sequence[Finding]) -> bool:
-    return any(finding.severity is Severity.ERROR for finding in findings)
 
 
 @dataclass(slots=True)
@@ -164,7 +160,7 @@ class _Causes:
 
     def errors(self) -> bool:
         """True if a finding is an error."""
-        return _grave([mismatch.finding for mismatch in self._found.values()])
+        return bool(errors_of(mismatch.finding for mismatch in self._found.values()))
 
     def mismatches(self) -> list[Mismatch]:
         """One mismatch a cause."""

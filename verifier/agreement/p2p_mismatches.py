@@ -14,6 +14,7 @@ from simcoll.core.trace import record_at
 from simcoll.spec.call import Buffer, Call, bytes_of
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.p2p_matching import ChannelRecords, Matching
+from simcoll.verifier.findings.describe import elements_text
 from simcoll.verifier.findings.finding import CallPlace, Finding, Rule, Side, lines
 from simcoll.verifier.findings.rules import P2P_DTYPE_MISMATCH, P2P_SIZE_MISMATCH
 
@@ -63,7 +64,8 @@ def disagreement(send: Call, receive: Call, sender: int, receiver: int) -> Disag
     if sent == wanted or {sent, wanted} & {None}:
         if carried == room:
             return None
-        text = f"rank {sender} sends {_elements(carried)} to rank {receiver}, which receives into {_elements(room)}"
+        text = f"rank {sender} sends {elements_text(carried)} to rank {receiver}"
+        text += f", which receives into {elements_text(room)}"
         return Disagreement(P2P_SIZE_MISMATCH, ("count",), text)
     if carried != room and size is not None and size == space and _reinterprets(str(sent), str(wanted)):
         return None
@@ -239,7 +241,3 @@ def _dtype_and_count(buffers: tuple[Buffer, ...]) -> tuple[str | None, int]:
 
 def _reinterprets(sent: str, received: str) -> bool:
     return _RAW in (sent, received) or _COMPLEX.get(sent) == received or _COMPLEX.get(received) == sent
-
-
-def _elements(count: int) -> str:
-    return f"{count} element" if count == 1 else f"{count} elements"

@@ -10,7 +10,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record
 from simcoll.spec.call import Call
 from simcoll.spec.flows import Flows
-from simcoll.spec.table import CollectiveSpec, Statement
+from simcoll.spec.table import CollectiveSpec, Content, Statement
 from simcoll.verifier.agreement.known_fields import known_flows
 from simcoll.verifier.findings.finding import Finding, Rule, Severity, Side, lines
 
@@ -37,6 +37,11 @@ class Voice:
     def call(self) -> Call:
         """The call of this rank."""
         return self.record.call
+
+    @property
+    def contents(self) -> tuple[Content, ...]:
+        """The contents of its buffers as far as they are known, none for an op that the table does not have."""
+        return () if self.statement is None else self.statement.contents
 
     def flows(self) -> Flows | None:
         """The flows of this call, built anew each time: those of thousands of ranks would not fit into memory."""

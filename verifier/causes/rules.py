@@ -23,7 +23,7 @@ from simcoll.verifier.causes.exceptions import told
 from simcoll.verifier.causes.facts import HostFacts, JobFacts, KernelEvent, KernelEventKind, LostNode
 from simcoll.verifier.causes.xids import XIDS, XidClass
 from simcoll.verifier.findings.causes import Cause, Evidence, Restart, Strength, Suspicion
-from simcoll.verifier.findings.finding import Finding, Severity
+from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import (
     BUFFER_CHANGED,
     BUFFERS_OVERLAP,
@@ -559,11 +559,6 @@ RULE_LIST: Final = (
     CauseRule("none", _unknown),
 )
 """All rules, in the order in which they are believed."""
-
-
-def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings on which advice is given: a warning ends no job."""
-    return tuple(one for one in findings if one.severity is Severity.ERROR)
 
 
 def _by(

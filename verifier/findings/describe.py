@@ -92,6 +92,11 @@ def sizes_text(sizes: Sequence[int]) -> str:
     return f"[{shown}]" if len(sizes) <= 8 else f"[{shown}, ... {len(sizes)} in all]"
 
 
+def elements_text(count: int) -> str:
+    """``1 element``, ``4096 elements``: beside the other numbers of a call, which have no separators either."""
+    return f"{count} element" if count == 1 else f"{count} elements"
+
+
 def global_rank(group: Group | None, group_rank: int) -> str:
     """A group rank as a global rank, or as what it is where the group cannot say."""
     if group is None:

@@ -23,7 +23,7 @@ from simcoll.verifier.findings.describe import (
     source_text,
     stack_text,
 )
-from simcoll.verifier.findings.finding import Finding, Severity, Side
+from simcoll.verifier.findings.finding import Finding, Side, errors_of
 from simcoll.verifier.findings.rules import RULES
 
 _SCALAR_TYPES = {
@@ -66,7 +66,7 @@ def mismatch_text(group: Group, records: Mapping[int, Record], my_group_rank: in
     The first paragraph states this rank's call and that of a rank of another side; the lines after it state every
     side of every error.
     """
-    errors = [finding for finding in findings if finding.severity is Severity.ERROR] or list(findings)
+    errors = errors_of(findings) or list(findings)
     other = _opponent(group, records, my_group_rank, errors)
     # A rank whose own record did not come back in time still states the disagreement of the others.
     mine = records.get(my_group_rank, records[other])

@@ -297,6 +297,11 @@ class Finding:
     step: StepNumber | None = field(default=None, compare=False)
 
 
+def errors_of(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings of severity error; the others are warnings."""
+    return [finding for finding in findings if finding.severity is Severity.ERROR]
+
+
 class RankStatus(Enum):
     """The end of a rank's process."""
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from simcoll.core.record import State
 from simcoll.core.trace import DUMPED, LaunchOutcome, Life, Slots, Stall, Trace, altered, lives, reached
 from simcoll.spec.collectives import COLLECTIVES
-from simcoll.verifier.findings.finding import Finding, Severity
+from simcoll.verifier.findings.finding import Finding, errors_of
 
 _FAILED: Final = 5 * 10**9
 """For so long (ns) a rank must be seen not to come before a call that has ended without it counts as failed."""
@@ -75,7 +75,7 @@ def as_recorded(traces: Sequence[Trace], recorded: Sequence[Trace], findings: Se
     A call's failure is inferred from the time at which a dump was written. The inference holds only where the cause is
     known too: a rank that wrote its dump slowly looks the same. ``recorded`` are the traces as the dumps have them.
     """
-    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    errors = errors_of(findings)
     if any(finding.code.startswith(_APART) for finding in errors):
         return [*traces]
     places = {(finding.group.name, finding.sequence) for finding in errors if finding.group is not None}

@@ -9,7 +9,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group
 from simcoll.core.trace import Trace
 from simcoll.errors import SimcollError
-from simcoll.verifier.findings.finding import Finding, Narrowed, Place, Progress, Report, Severity, Summary
+from simcoll.verifier.findings.finding import Finding, Narrowed, Place, Progress, Report, Summary, errors_of
 
 _NAMES_SHOWN = 12
 
@@ -52,7 +52,7 @@ def selected(report: Report, selection: Selection, traces: Sequence[Trace]) -> R
     findings = tuple(finding for finding in report.findings if _concerns(finding, selection))
     ranks = selected_ranks(selection, traces)
     left_out = [finding for finding in report.findings if finding not in findings]
-    errors = sum(finding.severity is Severity.ERROR for finding in left_out)
+    errors = len(errors_of(left_out))
     return replace(
         report,
         findings=findings,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch.distributed as dist
 
+from simcoll.backends.engine.python_store import PythonStore
 from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.sent_values import CollectiveCounts, SentValues
 from simcoll.dryrun.rank.store_log import StoreLog
@@ -31,8 +32,8 @@ class StoreLogs:
         self.of_keys = self.values, self.numbers, self.appended
 
 
-class FakeStore(dist.Store):
-    """Takes the place of every store that a program makes; C++ calls these methods too.
+class FakeStore(PythonStore):
+    """Takes the place of every store that a program makes.
 
     A key that no rank is known to have set is missing at once: nobody else runs who could set it. In the first pass a
     wait for it is taken to succeed: a rank that is started later may set it. A program that looks for it again and
@@ -49,13 +50,12 @@ class FakeStore(dist.Store):
     """The tracker that notes reads of unknown keys."""
 
     def __init__(self, place: str) -> None:
-        super().__init__()
+        super().__init__(_DEFAULT)
         self._place = place
         self._seen: set[str] = set()
         self._read: set[str] = set()
         self._looks: dict[str, tuple[object, int, float]] = {}
         self._names: list[str] | None = None
-        self._limit = _DEFAULT
         _alive.append(self)
 
     def set(self, key: str, value: Any) -> None:
@@ -165,32 +165,6 @@ class FakeStore(dist.Store):
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of keys."""
         return [self.get(key) for key in keys]
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
-        """Set several keys."""
-        for key, value in zip(keys, values, strict=True):
-            self.set(key, value)
-
-    def has_extended_api(self) -> bool:
-        """True: append, multi_get and multi_set are there."""
-        return True
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set the timeout of waits."""
-        self._limit = timeout
-
-    # The names that C++ uses.
-    compareSet, deleteKey, getNumKeys = compare_set, delete_key, num_keys  # noqa: N815
-    multiGet, multiSet, hasExtendedApi, setTimeout = multi_get, multi_set, has_extended_api, set_timeout  # noqa: N815
-
-    def clone(self) -> FakeStore:
-        """The store itself: there is no connection to duplicate."""
-        return self
-
-    @property
-    def timeout(self) -> timedelta:
-        """The timeout of waits."""
-        return self._limit
 
     def prefixed(self, store: Any, key: str) -> str:
         """The name that a store of prefixed keys on top of this one gives to a key."""
