@@ -16,10 +16,6 @@ from simcoll.verifier.agreement.divergence import with_divergence
 from simcoll.verifier.agreement.mismatches import Mismatch, agreement_of
 from simcoll.verifier.agreement.p2p_matching import match_messages
 from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_messages
-from simcoll.verifier.agreement.parted import ran_by, with_partings
-from simcoll.verifier.agreement.parted_exceptions import with_partings_of_exceptions
-from simcoll.verifier.agreement.parted_messages import with_partings_of_messages
-from simcoll.verifier.agreement.unrecorded_texts import with_texts
 from simcoll.verifier.causes.advise import advise
 from simcoll.verifier.causes.facts import JobFacts
 from simcoll.verifier.explanations import explained, explained_while_it_runs
@@ -29,6 +25,10 @@ from simcoll.verifier.halts.failed_calls import as_recorded, when_it_was_ended
 from simcoll.verifier.halts.inferred import stall_of_records
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.membership import calls_of_outsiders
+from simcoll.verifier.program_text.parting import ran_by, with_partings
+from simcoll.verifier.program_text.parting_exceptions import with_partings_of_exceptions
+from simcoll.verifier.program_text.parting_messages import with_partings_of_messages
+from simcoll.verifier.program_text.unrecorded_texts import with_texts
 from simcoll.verifier.values.unchecked import unchecked_notes
 from simcoll.verifier.views.call_sites import with_call_sites
 from simcoll.verifier.views.notes import notes_of_records, with_unknown

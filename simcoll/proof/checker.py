@@ -35,9 +35,9 @@ from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.spec.checksum import positioned
 from simcoll.verifier.agreement.compare import compare
-from simcoll.verifier.agreement.parted import ran_nothing, with_partings
 from simcoll.verifier.findings.error_text import mismatch_text
 from simcoll.verifier.findings.finding import errors_of
+from simcoll.verifier.program_text.parting import ran_nothing, with_partings
 
 _MASK = (1 << 64) - 1
 

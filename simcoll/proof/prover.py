@@ -18,9 +18,9 @@ from simcoll.spec.ddp_model import from_json, to_json
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.ddp_models import compare_models, unnamed_mismatch
 from simcoll.verifier.agreement.own_memory import MemoryFault, memory_faults
-from simcoll.verifier.agreement.parted import ran_nothing, with_partings
 from simcoll.verifier.findings.error_text import mismatch_text, missing_text
 from simcoll.verifier.findings.finding import Finding, errors_of
+from simcoll.verifier.program_text.parting import ran_nothing, with_partings
 
 _SHORTEST = timedelta(milliseconds=1)
 

@@ -21,6 +21,7 @@ LAYERS = (
     "simcoll.backends",
     "simcoll.verifier.findings",
     "simcoll.verifier.flight_recorder",
+    "simcoll.verifier.program_text",
     "simcoll.verifier.agreement",
     "simcoll.verifier.values",
     "simcoll.verifier.halts",

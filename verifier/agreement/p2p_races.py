@@ -21,10 +21,10 @@ import numpy as np
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import Life, Trace, lives, record_at
 from simcoll.spec.call import ANY_SOURCE
-from simcoll.verifier.agreement.forks import Function, steps_to, text_of
 from simcoll.verifier.agreement.p2p_mismatches import disagreement
 from simcoll.verifier.findings.finding import Finding, record_side
 from simcoll.verifier.findings.rules import MESSAGE_RACE
+from simcoll.verifier.program_text.forks import Function, steps_to, text_of
 
 _ANY = "recv_anysource"
 _RECEIVES = ("recv", "irecv")

@@ -24,7 +24,7 @@ from simcoll.verifier.agreement.majority import (
     usual_tokens,
     votes,
 )
-from simcoll.verifier.findings.describe import call_text, record_text, source_text
+from simcoll.verifier.findings.describe import call_text, minority, presence_text, record_text, source_text
 from simcoll.verifier.findings.finding import SOURCES_PER_SIDE, Finding, RankSource, Rule, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, ORDER_SWAPPED
 
@@ -94,7 +94,7 @@ def edit_finding(columns: GroupColumns, start: int, split: Split) -> EditFinding
     size = max(split.edit.high - split.edit.low, len(split.edit.tokens))
     culprits = minority(makers.ranks, lackers.ranks)
     sequence = split.sequence if culprits == lackers.ranks else record.sequence
-    message = presence(makers.ranks, lackers.ranks, record.call.op, sequence, size, split.edit.slack)
+    message = presence_text(makers.ranks, lackers.ranks, record.call.op, sequence, size, split.edit.slack)
     sides = [
         Side(makers.ranks, record.call, makers.sources(), "" if size == 1 else f"made {size} calls here"),
         lacking_side(lackers, size, split.edit.slack),
@@ -111,34 +111,6 @@ def lacking_side(lackers: RanksAlike, size: int, slack: int) -> Side:
     around = following or lackers.record(slack - 1)
     stood = UNKNOWN_SOURCE if around is None else around.source
     return Side(lackers.ranks, None, (), _around(lackers, size, slack), past=following is None, stood=stood)
-
-
-def minority(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The fewer of two sides' ranks; none where they are as many."""
-    return () if len(a) == len(b) else min(a, b, key=len)
-
-
-def presence(
-    makers: tuple[int, ...], lackers: tuple[int, ...], op: str, sequence: int, size: int = 1, slack: int = 0
-) -> str:
-    """The sides, those that made a call and those that did not: skipped, too many, or neither without a majority."""
-    made, lack = ranks_text(makers), ranks_text(lackers)
-    culprits = minority(makers, lackers)
-    last = sequence + size - 1 + slack
-    where = f"collective {sequence}" if last == sequence else f"collectives {sequence} to {last}"
-    where = f"one of {where}" if slack and size == 1 else f"{size} of {where}" if slack else where
-    unclear = "; they look alike, so that it cannot be told which" if slack else ""
-    calls = op if size == 1 else f"{size} calls, the first {op}"
-    if culprits == lackers:
-        return (
-            f"{lack} skipped the {op} that {made} made as {where}{unclear}"
-            if size == 1
-            else (f"{lack} skipped {calls}, that {made} made as {where}{unclear}")
-        )
-    own = where.replace("collective", f"{verb(makers, 'its', 'their')} collective")
-    if culprits:
-        return f"{made} made {calls}, as {own}, which {lack} did not make{unclear}"
-    return f"{made} made {calls}, as {own}, which {lack} did not; no majority says who is wrong{unclear}"
 
 
 def _around(lackers: RanksAlike, size: int, slack: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from simcoll.core.ranges import ranks_text
+from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.source_roots import OWN, kind_of
 from simcoll.spec.call import Buffer, Call
@@ -95,6 +95,34 @@ def sizes_text(sizes: Sequence[int]) -> str:
 def elements_text(count: int) -> str:
     """``1 element``, ``4096 elements``: beside the other numbers of a call, which have no separators either."""
     return f"{count} element" if count == 1 else f"{count} elements"
+
+
+def minority(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The fewer of two sides' ranks; none where they are as many."""
+    return () if len(a) == len(b) else min(a, b, key=len)
+
+
+def presence_text(
+    makers: tuple[int, ...], lackers: tuple[int, ...], op: str, sequence: int, size: int = 1, slack: int = 0
+) -> str:
+    """The sides, those that made a call and those that did not: skipped, too many, or neither without a majority."""
+    made, lack = ranks_text(makers), ranks_text(lackers)
+    culprits = minority(makers, lackers)
+    last = sequence + size - 1 + slack
+    where = f"collective {sequence}" if last == sequence else f"collectives {sequence} to {last}"
+    where = f"one of {where}" if slack and size == 1 else f"{size} of {where}" if slack else where
+    unclear = "; they look alike, so that it cannot be told which" if slack else ""
+    calls = op if size == 1 else f"{size} calls, the first {op}"
+    if culprits == lackers:
+        return (
+            f"{lack} skipped the {op} that {made} made as {where}{unclear}"
+            if size == 1
+            else (f"{lack} skipped {calls}, that {made} made as {where}{unclear}")
+        )
+    own = where.replace("collective", f"{verb(makers, 'its', 'their')} collective")
+    if culprits:
+        return f"{made} made {calls}, as {own}, which {lack} did not make{unclear}"
+    return f"{made} made {calls}, as {own}, which {lack} did not; no majority says who is wrong{unclear}"
 
 
 def global_rank(group: Group | None, group_rank: int) -> str:

@@ -11,9 +11,9 @@ import pytest
 
 from simcoll.core.record import Source
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.agreement.chosen_by_rank import holds
-from simcoll.verifier.agreement.parted import ran_nothing, with_partings
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.program_text.parting import ran_nothing, with_partings
+from simcoll.verifier.program_text.rank_comparisons import holds
 
 CALL = Call("all_reduce", "allreduce", (Buffer((5,), "float32"),), (Buffer((5,), "float32"),), "sum")
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from simcoll.core.record import Event, number, source_of, text
 from simcoll.core.trace import Trace
-from simcoll.verifier.agreement.parted import may_part
 from simcoll.verifier.findings.finding import Finding, Parting, Side
+from simcoll.verifier.program_text.parting import may_part
 
 _NEAR = 8
 """Collectives after that of a finding within which a rank that did not make it makes its next call."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from simcoll.verifier.agreement.forks import Function, Text, steps_to
+from simcoll.verifier.program_text.forks import Function, Text, steps_to
 
 _RANK: Final = frozenset({"rank", "global_rank", "get_rank"})
 _MOST: Final = 1 << 20

@@ -16,12 +16,12 @@ import numpy as np
 from simcoll.core.record import Source
 from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
-from simcoll.verifier.agreement.chosen_by_rank import comparisons_behind, holds
-from simcoll.verifier.agreement.forks import text_of
-from simcoll.verifier.agreement.skipped_calls import minority, presence
-from simcoll.verifier.agreement.ways import Between, Way, exits_of_rounds, forks_between, function_of, way_of
+from simcoll.verifier.findings.describe import minority, presence_text
 from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, FIELD_RULES
+from simcoll.verifier.program_text.forks import text_of
+from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
+from simcoll.verifier.program_text.ways import Between, Way, exits_of_rounds, forks_between, function_of, way_of
 
 _CODES: Final = ("SC10", "SC110", "SC20", "SC401", "SC504", "SC702")
 _FIELDS: Final = frozenset(rule.code for rule in FIELD_RULES)
@@ -176,7 +176,7 @@ def _as_skipped(finding: Finding, found: Between) -> Finding:
         finding,
         code=CALL_SKIPPED.code,
         severity=CALL_SKIPPED.severity,
-        message=presence(makers.ranks, lackers.ranks, makers.call.op, finding.sequence),
+        message=presence_text(makers.ranks, lackers.ranks, makers.call.op, finding.sequence),
         culprits=minority(makers.ranks, lackers.ranks),
         sides=tuple(sides[id(side)] for side in finding.sides),
     )

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from simcoll.core.record import Source
 from simcoll.core.source_roots import OWN, kind_of
-from simcoll.verifier.agreement.forks import (
+from simcoll.verifier.findings.finding import Side
+from simcoll.verifier.program_text.forks import (
     Fork,
     Function,
     Step,
@@ -31,7 +32,6 @@ from simcoll.verifier.agreement.forks import (
     steps_to,
     text_of,
 )
-from simcoll.verifier.findings.finding import Side
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.verifier.agreement import forks
+from simcoll.verifier.program_text import forks
 
 
 @pytest.mark.parametrize(("failures", "read"), [(0, True), (2, True), (3, False)])

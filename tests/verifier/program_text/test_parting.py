@@ -12,9 +12,9 @@ import pytest
 
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.agreement.parted import Ran, ran_by, ran_nothing, with_partings
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import RULES
+from simcoll.verifier.program_text.parting import Ran, ran_by, ran_nothing, with_partings
 from tests.support.traces import trace_of
 
 CALL = Call("all_reduce", "allreduce", (Buffer((5,), "float32", "cpu"),), (Buffer((5,), "float32", "cpu"),), "sum")

@@ -6,8 +6,8 @@ import pytest
 
 from simcoll.core.record import Event, Group
 from simcoll.spec.call import Call
-from simcoll.verifier.agreement.parted_exceptions import with_partings_of_exceptions
 from simcoll.verifier.findings.finding import Finding, Severity, Side
+from simcoll.verifier.program_text.parting_exceptions import with_partings_of_exceptions
 from tests.support.traces import trace_of
 
 WORLD = Group("0", "default_pg", (0, 1, 2))

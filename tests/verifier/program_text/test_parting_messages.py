@@ -10,9 +10,9 @@ import pytest
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.agreement.parted import ran_by, with_partings
-from simcoll.verifier.agreement.parted_messages import with_partings_of_messages
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.program_text.parting import ran_by, with_partings
+from simcoll.verifier.program_text.parting_messages import with_partings_of_messages
 from tests.support.traces import trace_of
 
 TASK = (Buffer((2,), "float32"),)

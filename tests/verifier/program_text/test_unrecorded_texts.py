@@ -10,8 +10,8 @@ import pytest
 
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.agreement.unrecorded_texts import with_texts
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.program_text.unrecorded_texts import with_texts
 from tests.support.traces import trace_of
 
 PROGRAM = """\

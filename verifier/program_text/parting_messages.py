@@ -15,9 +15,9 @@ import numpy as np
 from simcoll.core.record import Source, State
 from simcoll.core.trace import Trace
 from simcoll.spec.call import ANY_SOURCE, Call
-from simcoll.verifier.agreement.parted import Ran, exit_between, parting_of
 from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, P2P_UNMATCHED
+from simcoll.verifier.program_text.parting import Ran, exit_between, parting_of
 
 _CODES = (DEADLOCK_CYCLE.code, P2P_UNMATCHED.code)
 _OTHER_END = {"send": "recv", "recv": "send"}
