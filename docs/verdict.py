@@ -31,8 +31,14 @@ evidence, and which explanations silence it. [The rules](rules/README.md) state 
    finding: an explanation is not asked if one that silences it has found something, and its findings may replace those
    of an earlier one. No explanation is asked about a job that made no process group, unless it stood.
 5. *The divergence.* The first error of each group states where its ranks had diverged before
-   (`verifier/agreement/divergence.py`), and every finding names the fields that the records leave out.
-6. *Unconfirmed failures.* Failures that step 2 inferred and that no finding confirms are removed from the summary.
+   (`verifier/agreement/divergence.py`).
+6. *The program's text.* Where the program is at hand, an error names the line at which its ranks parted, such as
+   `if rank == 0:` (`verifier/program_text/`). Where ranks parted so that some of them make one call more, a difference
+   in a field becomes a skipped call (SC202).
+7. *What findings say beside that.* The line of a helper is told from its other calls (`verifier/views/call_sites.py`);
+   every finding names the fields that the records leave out, and its training step.
+8. *Unconfirmed failures.* Failures that step 2 inferred and that no finding confirms are removed from the summary.
+9. *Advice.* Where something is known of the hosts, [the rules of causes](causes.md) say who should act.
 """
 
 _STANDSTILL = """## While a job runs
@@ -61,9 +67,8 @@ _DRY_RUN = """## A dry run
 
 _SHOWN = """## What is shown first
 
-A report shows causes before symptoms: first a failure that came before the first disagreement, then the findings of
-these explanations, in this order. Calls that disagree, calls of non-members and memory in flight are sorted together by
-time.
+A report shows causes before symptoms: first a failure that no disagreement came before, then the findings of these
+explanations, in this order. Calls that disagree, calls of non-members and memory in flight are sorted together by time.
 
 {order}
 """

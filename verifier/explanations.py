@@ -276,7 +276,7 @@ def _swallowed(inquiry: Inquiry) -> list[Finding]:
     """A message was sent although the work of its receive was let go, and no later message between the two ranks
     arrives.
 
-    The two ranks are in one collective when the job is given up.
+    The two ranks are in one collective when the job is given up, and no rank is known to be late.
     """
     certain = [one for one in inquiry.of("late rank", "nobody missing") if not _is_open(one)]
     return [] if certain else swallowed_messages(inquiry.job)
@@ -522,7 +522,7 @@ SHOWN: Final = tuple(
     )
 )
 """The order in which findings are shown: causes before symptoms. Those of the explanations of :data:`_PARTED` are put
-together, by time; a failure that came before the first of them is shown before all others."""
+together, by time; a failure that none of them came before is shown before all others."""
 
 
 def explained(job: Job) -> list[Finding]:

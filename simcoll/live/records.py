@@ -79,7 +79,8 @@ class Records:
         starts = np.concatenate([[0], np.cumsum([len(one) for one in numbers])])[:-1].astype(np.int64)
         rank = np.repeat(np.arange(len(tails)), lengths)
         own = np.concatenate(numbers) if numbers else np.zeros(0, np.int64)
-        group = own[starts[rank] + slots["group"]] if len(slots) else np.zeros(0, np.int64)
+        indices: Integers = slots["group"].astype(np.int64)
+        group = own[starts[rank] + indices] if len(slots) else np.zeros(0, np.int64)
         whole = np.array([not len(part) or int(part["index"][0]) == 1 for part in parts], np.bool_)
         bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         ranks = [-1 if tail.header is None else tail.header.rank for tail in tails]

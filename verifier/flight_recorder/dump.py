@@ -159,15 +159,17 @@ def _batches(rows: Rows, calls: list[Call], *, wrapped: bool) -> tuple[Rows, dic
 def _begins(rows: Rows, *names: str) -> npt.NDArray[np.bool_]:
     """A mask of the rows that differ in one of these columns from the row before."""
     begins = np.ones(len(rows), np.bool_)
-    begins[1:] = np.any([rows[name][1:] != rows[name][:-1] for name in names], axis=0)
+    columns: list[npt.NDArray[np.int64]] = [rows[name] for name in names]
+    begins[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
     return begins
 
 
 def _before(rows: Rows, first: npt.NDArray[np.intp], *, wrapped: bool) -> npt.NDArray[np.int64]:
     """The sequence number that the group had before each of these rows: the row's own where that is not known."""
-    sequences: npt.NDArray[np.int64] = rows["sequence"][first - 1]
-    same = (first > 0) & (rows["group"][first - 1] == rows["group"][first])
-    return np.where(same, sequences, rows["sequence"][first] if wrapped else 0)
+    sequences: npt.NDArray[np.int64] = rows["sequence"]
+    groups: npt.NDArray[np.int64] = rows["group"]
+    same = (first > 0) & (groups[first - 1] == groups[first])
+    return np.where(same, sequences[first - 1], sequences[first] if wrapped else 0)
 
 
 def _ends_batch(call: Call) -> bool:
@@ -180,7 +182,8 @@ def _give_state(
     """Give messages the state of their batch."""
     run = np.cumsum(begins) - 1
     for name in ("state", "started_ns", "finished_ns", "retired"):
-        rows[name] = np.where(messages[run], rows[name][last[run]], rows[name])
+        column: npt.NDArray[np.generic] = rows[name]
+        rows[name] = np.where(messages[run], column[last[run]], column)
 
 
 def _put_together(rows: Rows, members: slice, calls: list[Call], made: dict[tuple[int, ...], int]) -> None:

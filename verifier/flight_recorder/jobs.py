@@ -339,7 +339,9 @@ def _tell(slots: Slots, rows: _Index, said: Slots) -> None:
     left = np.isin(slots["state"][rows], _OPEN)
     ended, runs = left & (said["state"] == State.COMPLETED), left & (said["state"] == State.STARTED)
     slots["state"][rows[ended]] = State.COMPLETED
-    slots["finished_ns"][rows[ended]] = np.maximum(said["finished_ns"][ended], slots["scheduled_ns"][rows[ended]])
+    seen: npt.NDArray[np.uint64] = said["finished_ns"][ended]
+    made: npt.NDArray[np.uint64] = slots["scheduled_ns"][rows[ended]]
+    slots["finished_ns"][rows[ended]] = np.maximum(seen, made)
     slots["state"][rows[runs]] = State.STARTED
     slots["flags"][rows[runs]] |= np.uint8(ON_DEVICE)
 

@@ -135,7 +135,8 @@ def _marked(trace: Trace, until: Mapping[int, int], failed: _Mask) -> Trace:
     slots["state"][failed] = State.FAILED
     begun = np.where(slots["started_ns"] > 0, slots["started_ns"], slots["scheduled_ns"]).astype(np.int64)
     standing = _unfinished(slots) & (until[trace.rank] - begun >= _patience(trace))
-    slots["flags"] = np.where(standing | failed, slots["flags"] | AWAITED, slots["flags"] & ~np.uint8(AWAITED))
+    flags: npt.NDArray[np.uint8] = slots["flags"]
+    slots["flags"] = np.where(standing | failed, flags | np.uint8(AWAITED), flags & ~np.uint8(AWAITED))
     return altered(trace, slots, trace.events)
 
 
