@@ -327,9 +327,7 @@ class SharedDryRun:
         self._round += 1
         return self._round
 
-    def _run_share(
-        self, dry_run: DryRun, number: int, chosen: Sequence[int], done: Progress
-    ) -> dict[int, ProcessEnd]:
+    def _run_share(self, dry_run: DryRun, number: int, chosen: Sequence[int], done: Progress) -> dict[int, ProcessEnd]:
         counted = 0
 
         def ended(count: int) -> None:
@@ -347,7 +345,7 @@ class SharedDryRun:
             yield chosen[place]
 
     def _hand_over(self, folder: Path, number: int, ends: dict[int, ProcessEnd], *, shared: bool) -> None:
-        """Send the ends of the ranks and their files, a few at a time; ``shared`` is True if they left any for others."""
+        """Send the ranks' ends and files, a few at a time; ``shared`` is True if they left any for others."""
         own = f"{number}/{self._meeting.job.number}"
         document = {"ends": [[rank, *astuple(end)] for rank, end in ends.items()], "shared": shared}
         self._meeting.put(f"{own}/ends", json.dumps(document).encode())

@@ -54,7 +54,9 @@ class KnownInputs:
     def document(self) -> dict[str, object]:
         """The same as JSON has it, read back by :func:`known_inputs`."""
         given = [
-            [rank, place, one.text, one.guessed] for rank, of_rank in self.given.items() for place, one in of_rank.items()
+            [rank, place, one.text, one.guessed]
+            for rank, of_rank in self.given.items()
+            for place, one in of_rank.items()
         ]
         return {"trusted": self.trusted, "given": given}
 
