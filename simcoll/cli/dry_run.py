@@ -144,7 +144,7 @@ def _lead_in(dry_run: DryRun, request: DryRunRequest, team: _Team, output: Outpu
     remove_earlier(dry_run.folder)
     import_for_ranks(dry_run)
     plan = _plan(request.plan, team.meeting)
-    shared = None if team.meeting is None else SharedDryRun(team.meeting, dry_run, plan)
+    shared = None if team.meeting is None else SharedDryRun(team.meeting, plan)
     runner = _runner(shared, team.spread, request.plan)
     with progress_bar("dry run", shown=not output.plain) as progress:
         forecast = Forecast(dry_run, output.warn, progress, chosen=plan.ranks is not None)
@@ -159,12 +159,11 @@ def _lead_in(dry_run: DryRun, request: DryRunRequest, team: _Team, output: Outpu
 def _runner(shared: SharedDryRun | None, spread: Spread | None, plan: DryRunPlan) -> Runner | None:
     """Runs ranks with other processes or by an executor; None for this process alone."""
     if shared is not None:
-        run = shared.run
-        return Runner(lambda dry_run, ranks, done: run(ranks, done), repeats=False)
+        return Runner(shared.run, shared.were_parted)
     if spread is None:
         return None
     elsewhere = SpreadRanks(spread, plan)
-    return Runner(elsewhere.run, repeats=True, were_parted=elsewhere.were_parted)
+    return Runner(elsewhere.run, elsewhere.were_parted)
 
 
 class Forecast:
@@ -213,7 +212,7 @@ def _serve(request: DryRunRequest, meeting: Rendezvous) -> int:
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         dry_run = replace(request.dry_run, folder=Path(folder))
         import_for_ranks(dry_run)
-        return SharedDryRun(meeting, dry_run, _plan(request.plan, meeting)).serve()
+        return SharedDryRun(meeting, _plan(request.plan, meeting)).serve(dry_run)
 
 
 def _plan(plan: DryRunPlan, meeting: Rendezvous | None) -> DryRunPlan:

@@ -15,7 +15,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -29,6 +29,8 @@ from simcoll.core.process import reap
 from simcoll.dryrun.driver import DryRunPlan, run_locally
 from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.outer_job import OuterJob
+from simcoll.dryrun.private_files import have_shared, private_files
+from simcoll.dryrun.rank.known_inputs import inputs_name, known_inputs
 from simcoll.dryrun.rank.settings import DryRun, log_name
 from simcoll.errors import SimcollError
 from simcoll.launch.fork import fork
@@ -275,22 +277,30 @@ Progress = Callable[[int], None]
 class SharedDryRun:
     """One process's side of a dry run that several processes share."""
 
-    def __init__(self, meeting: Rendezvous, dry_run: DryRun, plan: DryRunPlan) -> None:
+    def __init__(self, meeting: Rendezvous, plan: DryRunPlan) -> None:
         self._meeting = meeting
-        self._dry_run = dry_run
         self._plan = plan
         self._round = 0
+        self._ran_here = self._shared = False
+        self._shares_elsewhere = 0
 
-    def run(self, chosen: Sequence[int], done: Progress) -> dict[int, ProcessEnd]:
-        """Run these ranks here and in the other processes; their records end up in this process's folder."""
+    def were_parted(self) -> bool:
+        """True once ranks have left something for others, and not all ran in one process and round."""
+        return self._shared and self._shares_elsewhere + self._ran_here > 1
+
+    def run(self, dry_run: DryRun, chosen: Sequence[int], done: Progress) -> dict[int, ProcessEnd]:
+        """Run these ranks here and in the other processes; their records end up in the dry run's folder."""
         number = self._next_round()
-        self._meeting.put(f"{number}/ranks", json.dumps(list(chosen)).encode())
-        ends = self._run_share(number, chosen, done)
+        order = {"ranks": list(chosen), "known": dry_run.known and dry_run.known.document()}
+        self._meeting.put(f"{number}/ranks", json.dumps(order).encode())
+        ends = self._run_share(dry_run, number, chosen, done)
+        self._ran_here |= bool(ends)
+        self._shared |= have_shared(dry_run)
         for other in range(1, self._meeting.job.count):
-            ends |= self._collect(number, other, done)
+            ends |= self._collect(dry_run.folder, number, other, done)
         return ends
 
-    def serve(self) -> int:
+    def serve(self, dry_run: DryRun) -> int:
         """Run a share of every round of ranks until the first process concludes; returns its exit code."""
         while True:
             number = self._next_round()
@@ -299,8 +309,11 @@ class SharedDryRun:
             if isinstance(message, int):
                 self._meeting.put_plain(f"left/{self._meeting.job.number}", "")
                 return message
-            ends = self._run_share(number, message, lambda count: None)
-            self._hand_over(number, ends)
+            known = message["known"] and known_inputs(message["known"])
+            with private_files(replace(dry_run, known=known), self._plan.timeout) as prepared:
+                ends = self._run_share(prepared, number, message["ranks"], lambda count: None)
+                shared = have_shared(prepared)
+            self._hand_over(dry_run.folder, number, ends, shared=shared)
 
     def conclude(self, code: int) -> None:
         """Send the verdict's exit code to the others, and wait until they have it."""
@@ -314,7 +327,7 @@ class SharedDryRun:
         self._round += 1
         return self._round
 
-    def _run_share(self, number: int, chosen: Sequence[int], done: Progress) -> dict[int, ProcessEnd]:
+    def _run_share(self, dry_run: DryRun, number: int, chosen: Sequence[int], done: Progress) -> dict[int, ProcessEnd]:
         counted = 0
 
         def ended(count: int) -> None:
@@ -323,7 +336,7 @@ class SharedDryRun:
             counted = count
 
         ranks = self._take_ranks(number, chosen)
-        return run_locally(self._dry_run, self._plan, ranks, ended)
+        return run_locally(dry_run, self._plan, ranks, ended)
 
     def _take_ranks(self, number: int, chosen: Sequence[int]) -> Iterator[int]:
         """The ranks that this process takes: the next one that no other has taken."""
@@ -331,21 +344,21 @@ class SharedDryRun:
             self._meeting.check()
             yield chosen[place]
 
-    def _hand_over(self, number: int, ends: dict[int, ProcessEnd]) -> None:
-        """Send the ends of the ranks, their records and their logs, a few at a time."""
+    def _hand_over(self, folder: Path, number: int, ends: dict[int, ProcessEnd], *, shared: bool) -> None:
+        """Send the ranks' ends and files, a few at a time; ``shared`` is True if they left any for others."""
         own = f"{number}/{self._meeting.job.number}"
-        document = [[rank, *astuple(end)] for rank, end in ends.items()]
+        document = {"ends": [[rank, *astuple(end)] for rank, end in ends.items()], "shared": shared}
         self._meeting.put(f"{own}/ends", json.dumps(document).encode())
         ranks = list(ends)
         for place, rank in enumerate(ranks):
-            while place >= _AHEAD and self._meeting.has(f"{own}/{ranks[place - _AHEAD]}/log"):
+            while place >= _AHEAD and self._meeting.has(f"{own}/{ranks[place - _AHEAD]}/{_LAST_KIND}"):
                 self._meeting.check(0)
                 time.sleep(0.01)
-            for kind, path in self._files(rank):
+            for kind, path in _files(folder, rank).items():
                 self._meeting.put(f"{own}/{rank}/{kind}", zlib.compress(_file_end(path), 1))
                 path.unlink(missing_ok=True)
 
-    def _collect(self, number: int, other: int, done: Progress) -> dict[int, ProcessEnd]:
+    def _collect(self, folder: Path, number: int, other: int, done: Progress) -> dict[int, ProcessEnd]:
         own = f"{number}/{other}"
 
         def waiting() -> None:
@@ -353,18 +366,25 @@ class SharedDryRun:
 
         self._meeting.wait([f"{own}/ends"], while_waiting=waiting)
         document = json.loads(self._meeting.take(f"{own}/ends"))
-        for rank, *_ in document:
-            for kind, path in self._files(rank):
+        ends = {rank: ProcessEnd(*end) for rank, *end in document["ends"]}
+        self._shares_elsewhere += bool(ends)
+        self._shared |= document["shared"]
+        for rank in ends:
+            for kind, path in _files(folder, rank).items():
                 # Empty where the rank made no group: like an absent file.
                 if data := zlib.decompress(self._meeting.take(f"{own}/{rank}/{kind}")):
                     path.write_bytes(data)
                     if kind == "box":
                         make_sparse(path)
-        return {rank: ProcessEnd(*end) for rank, *end in document}
+        return ends
 
-    def _files(self, rank: int) -> tuple[tuple[str, Path], tuple[str, Path]]:
-        folder = self._dry_run.folder
-        return ("box", folder / box_name(rank)), ("log", folder / log_name(rank))
+
+_LAST_KIND = "inputs"
+
+
+def _files(folder: Path, rank: int) -> dict[str, Path]:
+    """The files of a rank that the first process gets, in that order."""
+    return {"box": folder / box_name(rank), "log": folder / log_name(rank), _LAST_KIND: folder / inputs_name(rank)}
 
 
 def _file_end(path: Path) -> bytes:

@@ -119,13 +119,12 @@ class DryRunPlan:
 class Runner:
     """Runs ranks, here or elsewhere.
 
-    ``run`` tells as it goes how many have ended, and leaves their records in the dry run's folder. ``repeats`` is True
-    if it can run them again with known inputs. ``were_parted`` is True once ranks have left something for others, such
-    as files, that not all of them could see, because they ran in several places.
+    ``run`` tells as it goes how many have ended, and leaves their records, and their inputs to calls, in the dry run's
+    folder. ``were_parted`` is True once ranks have left something for others, such as files, that not all of them could
+    see, because they ran in several places.
     """
 
     run: Callable[[DryRun, Sequence[int], Callable[[int], None]], dict[int, ProcessEnd]]
-    repeats: bool
     were_parted: Callable[[], bool] = lambda: False
 
 
@@ -143,21 +142,24 @@ def run_and_judge(
     """Choose ranks, run each alone, replay and judge them together; returns the report and the real run's records.
 
     Black boxes and the ranks' output are left in the dry run's folder. Where the verdict rests on guessed values, the
-    ranks run again (:class:`Passes`), if ``runner`` can do that. Where ranks ran in several places, and what is wrong
-    may follow from that, all of them run again here.
+    ranks run again (:class:`Passes`). Where ranks ran in several places, and what is wrong may follow from that, all of
+    them run again here.
     """
 
     def run_here(known: DryRun, ranks: Sequence[int], done: Callable[[int], None]) -> dict[int, ProcessEnd]:
         return run_locally(known, plan, ranks, done)
 
+    here = Runner(run_here)
     with private_files(dry_run, plan.timeout) as prepared:
-        ran, here = _RanRanks(prepared, progress), Runner(run_here, repeats=True)
+        ran = _RanRanks(prepared, progress)
         _run_chosen(ran, plan, runner or here)
         judged, notes = _settled(ran, runner or here)
-        if runner is not None and runner.were_parted() and _is_wrong(judged):
+    if runner is not None and runner.were_parted() and _is_wrong(judged):
+        with private_files(dry_run, plan.timeout) as prepared:
+            ran.dry_run = prepared
             ran.run(sorted(ran.ends), here)
             judged, notes = _settled(ran, here)
-            notes = [_RAN_TOGETHER, *notes]
+        notes = [_RAN_TOGETHER, *notes]
     remove_inputs(dry_run.folder)
     account = _account(ran, plan, notes)
     write_account(dry_run.folder, account)
@@ -165,14 +167,14 @@ def run_and_judge(
 
 
 _RAN_TOGETHER = (
-    "ranks left files or objects for each other, which those on other workers could not find: all ran again here"
+    "ranks left files or objects for each other, which those that ran elsewhere could not find: all ran again here"
 )
 
 
 def _settled(ran: _RanRanks, runner: Runner) -> tuple[JudgedDryRun, list[str]]:
     """The verdict after as many passes as it takes, and the report's notes on them."""
     judged = _judge(ran)
-    if not runner.repeats or runner.were_parted() or not (_rests_on_guesses(judged) or _rests_on_files(ran, judged)):
+    if runner.were_parted() or not (_rests_on_guesses(judged) or _rests_on_files(ran, judged)):
         return judged, []
     notes = _run_again(ran, runner)
     return _judge(ran), notes

@@ -21,7 +21,7 @@ from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.prepared_imports import import_for_ranks
 from simcoll.dryrun.private_files import have_shared, private_files
 from simcoll.dryrun.process_pool import run_rank_processes
-from simcoll.dryrun.rank.known_inputs import GivenInputs, KnownInputs
+from simcoll.dryrun.rank.known_inputs import known_inputs
 from simcoll.dryrun.rank.settings import DryRun, log_name
 from simcoll.dryrun.spread_ranks import ANSWER, files_of_rank
 from simcoll.errors import BAD_INPUT
@@ -86,10 +86,6 @@ def _enter(folder: str) -> None:
 
 
 def _dry_run(order: Mapping[str, Any], folder: Path) -> DryRun:
-    known = order["known"]
-    given: dict[int, dict[str, GivenInputs]] = {}
-    for rank, place, text, guessed in () if known is None else known["given"]:
-        given.setdefault(rank, {})[place] = GivenInputs(text, guessed)
     size, local = order["sizes"]
     return DryRun(
         Path(order["script"]),
@@ -103,5 +99,5 @@ def _dry_run(order: Mapping[str, Any], folder: Path) -> DryRun:
         order["module"],
         order["cuda"],
         order["counts"],
-        None if known is None else KnownInputs(given, known["trusted"]),
+        order["known"] and known_inputs(order["known"]),
     )

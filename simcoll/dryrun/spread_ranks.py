@@ -94,14 +94,6 @@ def files_of_rank(rank: int) -> tuple[str, str, str]:
 
 def _order(dry_run: DryRun, plan: DryRunPlan) -> dict[str, object]:
     """What a task is told, without its ranks, as JSON has it."""
-    known = dry_run.known and {
-        "trusted": dry_run.known.trusted,
-        "given": [
-            [rank, place, one.text, one.guessed]
-            for rank, of_rank in dry_run.known.given.items()
-            for place, one in of_rank.items()
-        ],
-    }
     return {
         "script": str(dry_run.script),
         "arguments": list(dry_run.arguments),
@@ -112,7 +104,7 @@ def _order(dry_run: DryRun, plan: DryRunPlan) -> dict[str, object]:
         "module": dry_run.module,
         "cuda": dry_run.cuda,
         "counts": dry_run.counts,
-        "known": known,
+        "known": dry_run.known and dry_run.known.document(),
         "folder": os.getcwd(),
         "timeout": plan.timeout,
         "jobs": plan.jobs or 1,

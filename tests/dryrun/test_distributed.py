@@ -189,3 +189,31 @@ def test_processes_meet_at_the_address_that_they_are_given(there: bool, tmp_path
         report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
         assert [finding["culprits"] for finding in report["findings"]] == [[1]]
         assert len(report["ranks"]) == 6
+
+
+CORRECT = """\
+import os
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+own = torch.tensor([float(dist.get_rank())])
+if dist.get_rank() == 0:
+    open("made", "w").close()
+dist.all_reduce(own)
+dist.all_reduce(torch.ones(4 if os.path.exists("made") else 2))
+if own.item() > 2:
+    dist.barrier()
+"""
+"""Its ranks see a file that rank 0 has made, and a value that only the ranks together have."""
+
+
+def test_ranks_of_several_processes_find_what_others_left(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CORRECT, encoding="utf-8")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, "-m", "simcoll", "preflight", "--world-size=6", "--jobs=1", "--out=out", "train.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert not report["findings"]
+    assert any("were those of the ranks that ran" in note for note in report["notes"])
+    assert not (tmp_path / "made").exists()

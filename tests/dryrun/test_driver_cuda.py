@@ -57,6 +57,19 @@ def test_a_correct_program_is_silent_without_memory(program: Path, tmp_path: Pat
     assert not list(tmp_path.glob("*.pt")), "what a dry run saves stays in its folder"
 
 
+def test_a_module_whose_graph_holds_a_parameter_is_moved_without_memory(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('nccl')\n"
+        "model = torch.nn.utils.weight_norm(torch.nn.Linear(8, 8)).half().cuda()\n"
+        "assert (model.weight_v.dtype, model.weight_v.device.type) == (torch.float16, 'cuda')\n"
+        "model(torch.ones(2, 8).half().cuda()).sum().backward()\ndist.all_reduce(model.weight_v.grad)\n",
+        encoding="utf-8",
+    )
+    exit_code, report = preflight(tmp_path, program, options=("--fake-tensors", "--ranks", "0-1"))
+    assert (exit_code, report["findings"]) == (0, [])
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_of_one_rank_is_found(name: str, tmp_path: Path) -> None:
     program = ROOT / f"tests/programs/cuda/{name}.py"

@@ -8,7 +8,7 @@ about 1 in place of the unknown values, and its result is tainted.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +54,7 @@ class FakeTensors:
         fake: Any = FakeTensor
         fake.__reduce_ex__ = _as_zeros
         fake.__format__ = _formatted
+        torch.utils.swap_tensors = _swapping_where_it_can(torch.utils.swap_tensors)
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
 
     def __call__(
@@ -185,6 +186,26 @@ def stand_in(tensor: torch.Tensor) -> torch.Tensor:
 def _refuse_more(elements: int, what: object) -> None:
     if elements > _MOST_REAL:
         raise UnknownValuesError(f"{what} rests on {elements} values, which --fake-tensors leaves out")
+
+
+def _swapping_where_it_can(
+    swap: Callable[[torch.Tensor, torch.Tensor], None],
+) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """The swap by which ``Module.to`` replaces a parameter without memory, also of one that a graph holds.
+
+    torch replaces the data of a parameter with memory, which works with those too.
+    """
+
+    def swapped(one: torch.Tensor, other: torch.Tensor) -> None:
+        try:
+            swap(one, other)
+        except RuntimeError:
+            if not (isinstance(one, FakeTensor) and isinstance(other, FakeTensor)):
+                raise
+            one.data = other.data
+            put_mark(one, DEVICE, mark(other, DEVICE))
+
+    return swapped
 
 
 def _formatted(tensor: FakeTensor, spec: str) -> str:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,23 @@ class KnownInputs:
 
     given: InputsByRank
     trusted: bool = True
+
+    def document(self) -> dict[str, object]:
+        """The same as JSON has it, read back by :func:`known_inputs`."""
+        given = [
+            [rank, place, one.text, one.guessed]
+            for rank, of_rank in self.given.items()
+            for place, one in of_rank.items()
+        ]
+        return {"trusted": self.trusted, "given": given}
+
+
+def known_inputs(document: Mapping[str, Any]) -> KnownInputs:
+    """What :meth:`KnownInputs.document` wrote."""
+    given: dict[int, dict[str, GivenInputs]] = {}
+    for rank, place, text, guessed in document["given"]:
+        given.setdefault(rank, {})[place] = GivenInputs(text, guessed)
+    return KnownInputs(given, document["trusted"])
 
 
 def inputs_name(rank: int) -> str:
