@@ -1,7 +1,7 @@
 """Compiles the parts of simcoll that may be compiled, where a compiler is found; pyproject.toml says everything else.
 
 The parts are built once for all versions of Python (its stable ABI) and need no torch. Where one cannot be built, or
-``SIMCOLL_NATIVE=0`` is set, simcoll is installed without: each part has a twin in Python (simcoll/core/native.py).
+``SIMCOLL_NATIVE=0`` is set, simcoll is installed without, and does the same in Python (simcoll/core/native.py).
 """
 
 import os
@@ -10,7 +10,11 @@ import sysconfig
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-PARTS = {"simcoll.blackbox._ring": "simcoll/blackbox/_ring.c", "simcoll.recorder._calls": "simcoll/recorder/_calls.c"}
+PARTS = {
+    "simcoll.blackbox._ring": "simcoll/blackbox/_ring.c",
+    "simcoll.blackbox._stacks": "simcoll/blackbox/_stacks.c",
+    "simcoll.recorder._calls": "simcoll/recorder/_calls.c",
+}
 ABI = 0x030A0000, "cp310"
 """The oldest Python that simcoll runs on."""
 

@@ -2,7 +2,8 @@
 
 A rank has Python's ``faulthandler`` write its stacks into ``rank00000.stack`` on a real-time signal that
 nothing else uses. The handler runs in C and needs no GIL. The file is there only while the handler is: without it the
-signal would end the process.
+signal would end the process. The handler reads the frames of threads that may run meanwhile, and may fault where they
+have gone; ``_stacks.c``, where it was compiled, keeps the process alive then.
 
 SIGUSR1 has a process write them as well, in C too. The signal is never taken from a program. None of this shows in
 ``signal.getsignal``, where frameworks look whether the signal is free for their own handler (Lightning does, before it
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from simcoll.core.io import open_at_once
+from simcoll.core.native import native
 from simcoll.core.rank_local import ProcessOwned
 from simcoll.core.record import UNKNOWN_SOURCE, Source
 from simcoll.core.source_roots import OWN, Roots, line_of_stack, own_roots
@@ -41,6 +43,9 @@ _AWAITING = re.compile(r"\bwait|\.result\(|\.synchronize\(")
 
 _CONNECTING = "own_connection"
 """The function that connects to the store (:mod:`simcoll.proof.store`)."""
+
+_LOST = "simcoll: a thread changed its stack while it was written: no stacks of this process are written any more"
+"""The line that stands for the stacks of a process, once they could not be read."""
 
 _open: dict[Path, IO[str]] = {}
 _unwatched: dict[Path, int] = {}
@@ -60,7 +65,7 @@ def offer_stacks(path: Path) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         file = draft.open("a", encoding="utf-8")
-        faulthandler.register(number, file=file, all_threads=True, chain=False)
+        _register(number, file.fileno())
         draft.replace(path)
     except (OSError, RuntimeError, ValueError):
         # A report without stacks is better than a job without a report.
@@ -68,6 +73,13 @@ def offer_stacks(path: Path) -> None:
         return
     # faulthandler keeps the descriptor, not the file.
     _open[path] = file
+
+
+def _register(number: int, descriptor: int) -> None:
+    """Have this process write its stacks to a descriptor on a signal."""
+    faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
+    if (compiled := native("simcoll.blackbox._stacks")) is not None:
+        compiled.guard(number, descriptor, f"{_LOST}\n")
 
 
 def offer_recorded_stacks(path: Path) -> None:
@@ -223,6 +235,9 @@ def read_stacks(path: Path, roots: Roots | None = None) -> list[Stack]:
             lines = file.read(_LIMIT).decode(errors="replace").splitlines()
     except OSError:
         return []
+    if _LOST in lines:
+        # What stands before it has no end.
+        return []
     threads: list[list[Source]] = []
     for line in lines:
         if _THREAD.match(line):
@@ -285,7 +300,7 @@ def answer_signal() -> None:
         return
     with contextlib.suppress(OSError, RuntimeError, ValueError):
         descriptor = _open_stderr()
-        faulthandler.register(_NUMBER, file=descriptor, all_threads=True, chain=False)
+        _register(_NUMBER, descriptor)
         _answer.descriptor = descriptor
 
 

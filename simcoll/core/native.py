@@ -1,6 +1,7 @@
-"""Finds the parts of simcoll that were compiled, where they were: each has a twin in Python, which does the same.
+"""Finds the parts of simcoll that were compiled, where they were: each has a twin in Python, which does the same, but for
+the one that keeps processes alive whose stacks cannot be read.
 
-``SIMCOLL_NATIVE=0`` has a process use the twins alone.
+``SIMCOLL_NATIVE=0`` has a process use none of them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 from functools import lru_cache
 from typing import Any
 
-PARTS = ("simcoll.blackbox._ring", "simcoll.recorder._calls")
+PARTS = ("simcoll.blackbox._ring", "simcoll.blackbox._stacks", "simcoll.recorder._calls")
 """The modules that ``setup.py`` compiles, if it can."""
 
 REVISION = 1

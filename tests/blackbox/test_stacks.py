@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,10 +18,12 @@ import pytest
 pytest.importorskip("torch")
 
 
+from simcoll.blackbox import stacks as stacks_module
 from simcoll.blackbox.stacks import Stack, ask, offer_stacks, read_stacks
 from simcoll.core.record import Source
 from simcoll.core.source_roots import own_roots, torch_folder
 from simcoll.proof import store
+from tests.support.native import parts
 
 OFFER = """
 import sys
@@ -203,6 +206,32 @@ for file in stacks._open.values():
 stacks.withdraw_stacks()
 """
     subprocess.run([sys.executable, "-c", closed, str(tmp_path / "rank00000.stack")], check=True)
+
+
+FAULTS = """
+import ctypes, os, signal
+from simcoll.core.native import native
+libc = ctypes.CDLL(None)
+# As strlen of address 10 faults, so does faulthandler where a thread has given its frames back meanwhile.
+libc.signal(signal.SIGUSR1, ctypes.cast(libc.strlen, ctypes.c_void_p))
+native("simcoll.blackbox._stacks").guard(signal.SIGUSR1, 1, "lost\\n")
+os.kill(os.getpid(), signal.SIGUSR1)
+os.kill(os.getpid(), signal.SIGUSR1)
+libc.strlen(10)
+"""
+
+
+def test_a_fault_while_stacks_are_written_ends_no_process() -> None:
+    """And one of the program's own does, before and after."""
+    with parts("compiled"):
+        job = subprocess.run([sys.executable, "-c", FAULTS], stdout=subprocess.PIPE, text=True)
+    assert (job.returncode, job.stdout) == (-signal.SIGSEGV, "lost\n" * 2)
+
+
+def test_what_was_written_before_a_fault_is_no_stack(tmp_path: Path) -> None:
+    path = tmp_path / "rank00000.stack"
+    path.write_text(f'Thread 0x1 (most recent call first):\n  File "x.py", line 1 in f\n{stacks_module._LOST}\n')
+    assert read_stacks(path) == []
 
 
 @pytest.mark.parametrize("text", ["", "rubbish", '  File "x", line 1 in f\n', "Thread 0x1 (most recent call first):\n"])

@@ -32,7 +32,7 @@ def test_a_part_is_used_unless_the_environment_says_no(part: str) -> None:
 
 def test_a_part_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REVISION", REVISION + 1)
-    assert [native(part) for part in PARTS] == [None, None]
+    assert [native(part) for part in PARTS] == [None] * len(PARTS)
 
 
 def test_a_part_that_does_not_exist_is_none() -> None:
