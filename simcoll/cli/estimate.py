@@ -115,6 +115,8 @@ def run_command(options: argparse.Namespace) -> int:
     try:
         if _is_script(first):
             return _price_script(options, output)
+        if options.executor is not None:
+            raise UsageError("--executor goes with a script, whose ranks it runs; leave it out")
         if _is_record(first):
             return _price_records(options, output)
         if os.path.exists(first):
