@@ -1,5 +1,6 @@
-"""Finds the parts of simcoll that were compiled, where they were: each has a twin in Python, which does the same, but for
-the one that keeps processes alive whose stacks cannot be read.
+"""Finds the parts of simcoll that were compiled, where they were.
+
+Each has a twin in Python, which does the same, but for the one that keeps processes alive whose stacks cannot be read.
 
 ``SIMCOLL_NATIVE=0`` has a process use none of them.
 """

@@ -175,7 +175,9 @@ class GroupColumns:
         for part, alike in self.classes():
             key = fingerprint(part.sequences), fingerprint(part.digests)
             courses[key] = part, courses.get(key, (part, 0))[1] + len(alike)
-        self._sequences = _union([*{positions: part.sequences for (positions, _), (part, _) in courses.items()}.values()])
+        self._sequences = _union(
+            [*{positions: part.sequences for (positions, _), (part, _) in courses.items()}.values()]
+        )
         counts = np.zeros(len(self._sequences), np.int64)
         least, most = np.full(len(counts), _MASK, np.uint64), np.zeros(len(counts), np.uint64)
         for part, often in courses.values():
