@@ -1,7 +1,7 @@
 """Compiles the parts of simcoll that may be compiled, where a compiler is found; pyproject.toml says everything else.
 
 The parts are built once for all versions of Python (its stable ABI) and need no torch. Where one cannot be built, or
-``SIMCOLL_NATIVE=0`` is set, simcoll is installed without, and does the same in Python (simcoll/core/native.py).
+``SIMCOLL_NATIVE=0`` is set, simcoll is installed without it (simcoll/core/native.py says what serves then).
 """
 
 import os

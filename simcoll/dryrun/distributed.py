@@ -30,8 +30,9 @@ from simcoll.dryrun.driver import DryRunPlan, run_locally
 from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.private_files import have_shared, private_files
-from simcoll.dryrun.rank.known_inputs import inputs_name, known_inputs
-from simcoll.dryrun.rank.settings import DryRun, log_name
+from simcoll.dryrun.rank.known_inputs import known_inputs
+from simcoll.dryrun.rank.settings import DryRun
+from simcoll.dryrun.spread_ranks import files_of_rank
 from simcoll.errors import SimcollError
 from simcoll.launch.fork import fork
 from simcoll.recorder.recorder import box_name
@@ -351,12 +352,12 @@ class SharedDryRun:
         self._meeting.put(f"{own}/ends", json.dumps(document).encode())
         ranks = list(ends)
         for place, rank in enumerate(ranks):
-            while place >= _AHEAD and self._meeting.has(f"{own}/{ranks[place - _AHEAD]}/{_LAST_KIND}"):
+            while place >= _AHEAD and self._meeting.has(f"{own}/{files_of_rank(ranks[place - _AHEAD])[-1]}"):
                 self._meeting.check(0)
                 time.sleep(0.01)
-            for kind, path in _files(folder, rank).items():
-                self._meeting.put(f"{own}/{rank}/{kind}", zlib.compress(_file_end(path), 1))
-                path.unlink(missing_ok=True)
+            for name in files_of_rank(rank):
+                self._meeting.put(f"{own}/{name}", zlib.compress(_file_end(folder / name), 1))
+                (folder / name).unlink(missing_ok=True)
 
     def _collect(self, folder: Path, number: int, other: int, done: Progress) -> dict[int, ProcessEnd]:
         own = f"{number}/{other}"
@@ -370,21 +371,13 @@ class SharedDryRun:
         self._shares_elsewhere += bool(ends)
         self._shared |= document["shared"]
         for rank in ends:
-            for kind, path in _files(folder, rank).items():
+            for name in files_of_rank(rank):
                 # Empty where the rank made no group: like an absent file.
-                if data := zlib.decompress(self._meeting.take(f"{own}/{rank}/{kind}")):
-                    path.write_bytes(data)
-                    if kind == "box":
-                        make_sparse(path)
+                if data := zlib.decompress(self._meeting.take(f"{own}/{name}")):
+                    (folder / name).write_bytes(data)
+                    if name == box_name(rank):
+                        make_sparse(folder / name)
         return ends
-
-
-_LAST_KIND = "inputs"
-
-
-def _files(folder: Path, rank: int) -> dict[str, Path]:
-    """The files of a rank that the first process gets, in that order."""
-    return {"box": folder / box_name(rank), "log": folder / log_name(rank), _LAST_KIND: folder / inputs_name(rank)}
 
 
 def _file_end(path: Path) -> bytes:

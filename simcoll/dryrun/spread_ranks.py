@@ -88,7 +88,7 @@ class SpreadRanks:
 
 
 def files_of_rank(rank: int) -> tuple[str, str, str]:
-    """The names of the files of a rank that a task hands over."""
+    """The names of the files of a rank that a process which ran it elsewhere hands over."""
     return box_name(rank), log_name(rank), inputs_name(rank)
 
 

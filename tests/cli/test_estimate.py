@@ -94,6 +94,8 @@ def test_the_bare_graph_by_either_engine(capsys, engine, tmp_path):
         (("all_reduce", "--gpu", "h100", "--algorithm", "pairwise"), "no algorithm 'pairwise'"),
         (("all_reduce", "--gpu", "h100", "--factor", "1"), "at least 2"),
         (("all_reduce", "--gpu", "h100", "--compare", "nosuch.json"), "nosuch.json"),
+        (("all_reduce", "--gpu", "h100", "--executor", "tcp://127.0.0.1:1"), "--executor goes with a script"),
+        ((".", "--gpu", "h100", "--executor", "tcp://127.0.0.1:1"), "--executor goes with a script"),
     ],
 )
 def test_what_cannot_be_priced_is_said_in_one_line(capsys, arguments, said):

@@ -175,9 +175,8 @@ class GroupColumns:
         for part, alike in self.classes():
             key = fingerprint(part.sequences), fingerprint(part.digests)
             courses[key] = part, courses.get(key, (part, 0))[1] + len(alike)
-        self._sequences = _union(
-            [*{positions: part.sequences for (positions, _), (part, _) in courses.items()}.values()]
-        )
+        # Columns with many distinct courses are joined bit by bit, columns with few at once.
+        self._sequences = np.unique(np.concatenate([part.sequences for part, _ in courses.values()])).astype(np.int64)
         counts = np.zeros(len(self._sequences), np.int64)
         least, most = np.full(len(counts), _MASK, np.uint64), np.zeros(len(counts), np.uint64)
         for part, often in courses.values():
@@ -270,13 +269,6 @@ class GroupColumns:
         """The time at which the last of all these calls was made or ended (wall clock, nanoseconds)."""
         times = [part.trace.slots[name][part.rows] for part in self.parts for name in ("scheduled_ns", "finished_ns")]
         return max((int(column.max()) for column in times if len(column)), default=0)
-
-
-def _union(columns: Sequence[npt.NDArray[np.uint32]]) -> npt.NDArray[np.int64]:
-    """The positions of all columns, ascending, each once; a column that is so already is not sorted again."""
-    joined = columns[0] if len(columns) == 1 else np.concatenate(columns)
-    ascending = len(columns) == 1 and bool((joined[1:] > joined[:-1]).all())
-    return (joined if ascending else np.unique(joined)).astype(np.int64)
 
 
 _Line: TypeAlias = tuple[str, int]

@@ -100,12 +100,8 @@ def open_rows(trace: Trace, on_devices: Collection[Life] = (), *, failed: bool =
     """The rows of queued calls that are not known to have ended, oldest first; ``failed`` takes in those that failed
     after the last that ended.
     """
-    states = trace.slots["state"]
-    unended = (states == State.SCHEDULED) | (states == State.STARTED)
-    if not failed and not unended.any():
-        return np.flatnonzero(unended)
-    mine = queued(trace, on_devices)
-    mask = mine & unended
+    mine, states = queued(trace, on_devices), trace.slots["state"]
+    mask = mine & ((states == State.SCHEDULED) | (states == State.STARTED))
     if failed:
         ended = np.flatnonzero(mine & (states == State.COMPLETED))
         mask |= mine & (states == State.FAILED) & (np.arange(len(mine)) > (ended[-1] if len(ended) else -1))

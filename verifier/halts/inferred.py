@@ -157,10 +157,8 @@ def _has_threads(trace: Trace) -> bool:
     """True if a rank was ever in two synchronous collectives at once: then one wait does not block the whole rank."""
     slots = trace.slots
     # A call that a device runs returns before it ends.
-    rows = np.flatnonzero((slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0) & ~queued(trace))
-    if len(rows) < 2:
-        return False
-    inside = slots[rows[np.argsort(slots["scheduled_ns"][rows], kind="stable")]]
+    inside = slots[(slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0) & ~queued(trace)]
+    inside = inside[np.argsort(inside["scheduled_ns"], kind="stable")]
     never = np.uint64(np.iinfo(np.uint64).max)
     ends = np.where(_unfinished(inside), never, inside["finished_ns"])
     return bool((inside["scheduled_ns"][1:] < np.maximum.accumulate(ends)[:-1]).any())

@@ -45,8 +45,6 @@ def stragglers(groups: Sequence[GroupColumns]) -> list[Finding]:
 def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
     if len(columns.parts) != len(columns.group.ranks) or len(columns.parts) < 2:
         return None
-    if any(len(one.rows) < _ENOUGH_COLLECTIVES for one, _ in columns.classes()):
-        return None
     if any(is_dump(part.trace) for part in columns.parts):
         return None
     devices = [bool((one.trace.slots["flags"][one.rows] & ON_DEVICE).any()) for one, _ in columns.classes()]
