@@ -60,6 +60,8 @@ class DevicePrograms:
 
 def _written(trace: Trace) -> _Written | None:
     """Returns the operations that a rank wrote on the calls that its records show; None where there are none."""
+    if not any(event.kind == EVENT for event in trace.events):
+        return None
     names = [group.name for group in trace.groups]
     columns = (trace.slots[name].tolist() for name in ("group", "sequence", "p2p_sequence"))
     rows = {

@@ -17,7 +17,8 @@ from simcoll.errors import PricingError
 from simcoll.pricing.collective_prices import PLAIN, EstimateOptions, JobPrices, prices_of
 from simcoll.pricing.compute import COUNTED, Counted, Straggler, with_compute, with_stragglers
 from simcoll.pricing.job import Floats, RecordedJob, recorded_job
-from simcoll.pricing.replay import Replayed, replay
+from simcoll.pricing.replay import replay
+from simcoll.pricing.replayed import Replayed
 from simcoll.pricing.waits import Slowed, with_waits
 from simcoll.pricing.what_if import SlowLink, scaled, slowed
 

@@ -1,168 +1,99 @@
 """Replays a job in virtual time: when each collective would run, and how long each rank would wait for it.
 
-All ranks go on at once, call by call: a *wave* takes every rank that can go on over its next operation, with a few
-numpy operations for all of them. A collective begins when its last rank has come and its stream is free, as on a real
-communicator. Time is dataflow: the result does not depend on the order of the waves, but for links that two
-collectives of different groups want at once.
-
-:class:`LinkQueue` shares such links: the collective that begins later waits for what they share. Of each rank and each
-kind of link, in each direction, the time is kept in which it is taken. A collective keeps its bottleneck link for as
-much of its time as it uses it (`Estimate.bottleneck.utilisation`); where the link is taken then, its own part comes
-behind. So the last of several ends when the shared link has carried them all, as under fair sharing
-(`simcoll.estimator.time_estimator`); the first is not slowed down, as it would be there. A collective takes a link in
-both directions, a message its sender's outwards and its receiver's inwards.
+All ranks go on at once, call by call: a *wave* takes every rank that can go on over its next operation. Ranks that make
+the same operations are one (`simcoll.pricing.lockstep`). Where many go on, a wave is a few numpy operations for all of
+them; where few do, as down a pipeline, it goes from one to the next, and looks only at those whom it releases. A
+collective begins when its last rank has come and its stream is free, as on a real communicator. Time is dataflow: the
+result does not depend on the order of the waves, but for links that two collectives of different groups want at once
+(`simcoll.pricing.link_queue`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simcoll.pricing.collective_prices import JobPrices
-from simcoll.pricing.job import Floats, Integers, RecordedJob
+from simcoll.pricing.job import Integers, RecordedJob
+from simcoll.pricing.link_queue import LinkQueue
+from simcoll.pricing.lockstep import FEW, Lockstep, each_alone, in_lockstep
 from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT
-from simcoll.topology.graph import LINKS
+from simcoll.pricing.replayed import Replayed, Times, replayed
 
-Places = npt.NDArray[np.int64]
-
-
-class LinkQueue:
-    """The times at which each rank's links are taken, while a job is replayed."""
-
-    def __init__(self, job: RecordedJob, prices: JobPrices) -> None:
-        self._stream, self._busy, self._link = job.collectives.stream, prices.busy, prices.link
-        self._ways = [_ways(stream.members, message=stream.message) for stream in job.streams]
-        shape = len(job.programs), 2 * len(LINKS)
-        self._from, self._until = np.zeros(shape), np.zeros(shape)
-        self._mark = np.zeros(shape[0] * shape[1], np.int64)
-
-    def ends(self, ready: npt.NDArray[np.int32], begin: Floats, end: Floats) -> Floats:
-        """The ends of these collectives, given the ends that they would have alone."""
-        using = np.flatnonzero((self._link[ready] >= 0) & (self._busy[ready] > 0))
-        if not len(using):
-            return end
-        lengths = [len(self._ways[stream][0]) for stream in self._stream[ready[using]]]
-        members = np.concatenate([self._ways[stream][0] for stream in self._stream[ready[using]]])
-        ways = np.concatenate([self._ways[stream][1] for stream in self._stream[ready[using]]])
-        each = np.repeat(np.arange(len(using)), lengths)
-        ways = ways + 2 * self._link[ready[using]][each]
-        keys = members * self._from.shape[1] + ways
-        if len(using) > 1 and self._meet(keys):
-            # A rank stands in several of them: one after the other, in the order in which they begin.
-            found = end.copy()
-            for place in using[np.argsort(begin[using], kind="stable")]:
-                found[place] = self.ends(ready[place, None], begin[place, None], end[place, None])[0]
-            return found
-        served = self._serve(members, ways, begin[using][each], self._busy[ready[using]][each])
-        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        found = end.copy()
-        found[using] = np.maximum(end[using], np.maximum.reduceat(served, starts))
-        return found
-
-    def _meet(self, keys: Places) -> bool:
-        """True if a link is named twice."""
-        self._mark[keys] = np.arange(len(keys))
-        return bool((self._mark[keys] != np.arange(len(keys))).any())
-
-    def _serve(self, members: Places, ways: Places, begin: Floats, busy: Floats) -> Floats:
-        """The time at which each link has carried so many seconds more, from ``begin`` on."""
-        taken, until = self._from[members, ways], self._until[members, ways]
-        idle = np.maximum(taken - begin, 0.0)
-        behind = (until > begin) & (busy > idle)
-        served = np.where(behind, until + busy - idle, begin + busy)
-        apart = served <= taken
-        new = begin >= until
-        self._from[members, ways] = np.where(apart, taken, np.where(new, begin, np.minimum(taken, begin)))
-        self._until[members, ways] = np.where(apart, until, served)
-        return served
-
-
-def _ways(members: npt.NDArray[np.int32], *, message: bool) -> tuple[Places, Places]:
-    """The members' columns and the directions (0 outwards, 1 inwards) that they use."""
-    columns = members.astype(np.int64)
-    if message:
-        return columns, np.arange(len(columns), dtype=np.int64) % 2
-    return np.concatenate([columns, columns]), np.repeat(np.arange(2, dtype=np.int64), len(columns))
-
-
-_NOBODY = -1
-_FEW, _MANY = 16, 64
-"""Ranks that go on one by one, at first and later on."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Replayed:
-    """The times of a replay, in seconds from its begin.
-
-    Of each collective: its begin and end, when its first and its last rank came, the column of the last, and seconds
-    that ranks were held up by it while it ran (``exposed``) and before (``waited``), all ranks together. Of each rank:
-    the same two, seconds of compute, and its end. ``arrived`` is when each operation of all programs (end to end,
-    ``offsets``) was reached. ``let_go`` lists those that were not waited for because no rank could have gone on,
-    ``cut_short`` counts collectives that did not wait for all ranks that come.
-    """
-
-    begin: Floats
-    end: Floats
-    first: Floats
-    last: Floats
-    latecomer: npt.NDArray[np.int32]
-    exposed: Floats
-    waited: Floats
-    rank_exposed: Floats
-    rank_waited: Floats
-    rank_compute: Floats
-    rank_end: Floats
-    arrived: Floats
-    offsets: Integers
-    let_go: Integers
-    cut_short: int
-
-    @property
-    def seconds(self) -> float:
-        """Until the last rank has ended."""
-        return float(self.rank_end.max(initial=0.0))
+_FEW, _MANY = 16, FEW
+"""Those that go on one by one, at first and later on."""
 
 
 def replay(job: RecordedJob, prices: JobPrices) -> Replayed:
     """Run the job's programs with these prices."""
-    return _Replay(job, prices).run()
+    found = _Replay(job, prices, in_lockstep(job)).run()
+    # Of collectives whose ranks came at the same time, it depends on the order of the ranks which is cut short.
+    return _Replay(job, prices, each_alone(job)).run() if found.cut_short else found
+
+
+class _Course:
+    """Ranks in lockstep that compute differently: the time of each, and when each came to each operation."""
+
+    def __init__(self, together: Lockstep) -> None:
+        self._gap = together.gaps()
+        self.arrived, self.now = np.zeros(self._gap.shape), np.zeros(self._gap.shape[1])
+
+    def come(self, place: int) -> float:
+        """They come to an operation; when the last of them does."""
+        self.now += self._gap[place]
+        self.arrived[place] = self.now
+        return float(self.now.max())
+
+    def release(self, end: float) -> None:
+        """They go on; what they waited for ends then."""
+        np.maximum(self.now, end, out=self.now)
 
 
 class _Replay:
-    """The state of a replay. ``at`` is each rank's next operation, ``held`` are ranks that wait."""
+    """The state of a replay. ``at`` is the next operation of all in lockstep, ``held`` are those that wait."""
 
-    def __init__(self, job: RecordedJob, prices: JobPrices) -> None:
-        self._job, self._seconds = job, prices.seconds
+    def __init__(self, job: RecordedJob, prices: JobPrices, lockstep: list[Lockstep]) -> None:
+        self._job, self._seconds, self._lockstep = job, prices.seconds, lockstep
+        self._courses = [_Course(one) if len(one.programs) > 1 else None for one in self._lockstep]
+        self._wide = any(self._courses)
+        self._size = np.array([len(one.columns) for one in self._lockstep], np.int64)
         self._stream = job.collectives.stream
-        lengths = [len(program) for program in job.programs]
+        self._stream_view, self._seconds_view = self._stream.data, self._seconds.data
+        lengths = [len(one.kind) for one in self._lockstep]
         self._offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        self._kind = _joined([program.kind for program in job.programs], np.uint8)
-        self._instance = _joined([program.instance for program in job.programs], np.int32)
-        self._gap = _joined([program.gap for program in job.programs], np.float64)
-        count, ranks = len(job.collectives), len(job.programs)
+        self._kind = _joined([one.kind for one in self._lockstep], np.uint8)
+        self._instance = _joined([one.instance for one in self._lockstep], np.int32)
+        self._gap = _joined([one.programs[0].gap for one in self._lockstep], np.float64)
+        count, many = len(job.collectives), len(self._lockstep)
         self._left = job.collectives.came.copy()
         self._done = np.zeros(count, np.bool_)
         self._begin, self._end, self._last = np.zeros(count), np.zeros(count), np.zeros(count)
-        self._now, self._at = np.zeros(ranks), self._offsets[:-1].copy()
+        self._now, self._at = np.zeros(many), self._offsets[:-1].copy()
         self._free = np.zeros(len(job.streams))
         self._mark, self._stream_mark = np.zeros(count, np.int64), np.zeros(len(job.streams), np.int64)
         self._arrived = np.zeros(len(self._kind))
         # Where every call blocks, a rank has one call at a time, and no link is wanted twice.
         overlapping = bool((self._kind == LAUNCH).any())
-        self._links = LinkQueue(job, prices) if overlapping else None
+        self._links = LinkQueue(job, prices, self._numbers()) if overlapping else None
         self._let_go: list[Integers] = []
         self._cut_short = 0
+
+    def _numbers(self) -> Integers:
+        """Of each column those with which it is in lockstep."""
+        found = np.zeros(len(self._job.programs), np.int64)
+        for number, one in enumerate(self._lockstep):
+            found[list(one.columns)] = number
+        return found
 
     def run(self) -> Replayed:
         """Wave after wave, until no rank has anything left to do."""
         fresh, held = np.arange(len(self._now)), np.zeros(0, np.int64)
         while True:
             fresh = fresh[self._at[fresh] < self._offsets[fresh + 1]]
-            if 0 < len(fresh) <= _FEW and self._links is None:
+            if len(fresh) and (self._wide or len(fresh) <= _FEW):
                 fresh, held = self._one_by_one(fresh, held)
                 continue
             if len(fresh):
@@ -182,49 +113,104 @@ class _Replay:
         return self._result()
 
     def _one_by_one(self, fresh: Integers, held: Integers) -> tuple[Integers, Integers]:
-        """Let ranks go on one at a time for as long as few can, as down a pipeline: a wave looks at all that wait.
+        """Waves for as long as few go on: they go one after the other, and wake those who wait for what they complete.
 
-        Returns those that can go on and those that wait. Every call blocks here, so that the order does not matter.
+        Returns those that can go on and those that wait, in their order.
         """
-        now, at, ends = self._now.data, self._at.data, self._offsets[1:].data
+        # One function, as a call for each operation would take as long as the operation itself.
+        # Views of arrays, and lists of what each in lockstep has: both are read one by one faster than arrays.
         last, left, done, end = self._last.data, self._left.data, self._done.data, self._end.data
-        gap, instance, arrived = self._gap.data, self._instance.data, self._arrived.data
+        gap, kind, instance, arrived = self._gap.data, self._kind.data, self._instance.data, self._arrived.data
+        now, at, stops, size = self._now.tolist(), self._at.tolist(), self._offsets[1:].tolist(), self._size.tolist()
+        offsets, courses = self._offsets.tolist(), self._courses
         waiting: dict[int, list[int]] = {}
-        for rank, mine in zip(held.tolist(), self._instance[self._at[held]].tolist(), strict=True):
-            waiting.setdefault(mine, []).append(rank)
-        going = fresh.tolist()
-        while going and len(going) <= _MANY:
-            rank = going.pop()
-            place = at[rank]
-            if place >= ends[rank]:
-                continue
-            now[rank] = arrived[place] = came = now[rank] + gap[place]
-            mine = instance[place]
-            last[mine] = max(last[mine], came)
-            left[mine] -= 1
-            waiting.setdefault(mine, []).append(rank)
-            if left[mine] == 0 and not done[mine]:
-                self._settle(np.array([mine], np.int32))
-            for other in waiting.pop(mine) if done[mine] else ():
-                now[other] = max(now[other], end[mine])
-                at[other] += 1
-                going.append(other)
-        return np.array(going, np.int64), np.array(
-            sorted(rank for ranks in waiting.values() for rank in ranks), np.int64
-        )
+        since = [0] * len(at)
+        for serial, one in enumerate(held.tolist()):
+            since[one] = serial
+            waiting.setdefault(instance[at[one]], []).append(one)
+        serial, going = len(held), fresh.tolist()
+        most = len(at) if self._wide else _MANY
+        while going and len(going) <= most:
+            further, woken, ready = [], [], []
+            for one in going:
+                place = at[one]
+                if place >= stops[one]:
+                    continue
+                mine, what, course = instance[place], kind[place], courses[one]
+                if course is None:
+                    now[one] = arrived[place] = came = now[one] + gap[place]
+                else:
+                    came = course.come(place - offsets[one])
+                if what != WAIT:
+                    if came > last[mine]:
+                        last[mine] = came
+                    left[mine] = missing = left[mine] - size[one]
+                    if not missing and not done[mine]:
+                        ready.append(mine)
+                if what == LAUNCH:
+                    at[one] = place + 1
+                    further.append(one)
+                    continue
+                since[one] = serial = serial + 1
+                if mine in waiting:
+                    waiting[mine].append(one)
+                else:
+                    waiting[mine] = [one]
+                if done[mine]:
+                    woken.append(mine)
+            if ready:
+                self._settle_few(ready)
+                woken += ready
+            released = []
+            for mine in woken:
+                ended = end[mine]
+                for one in waiting.pop(mine, ()):
+                    released.append(one)
+                    at[one] += 1
+                    course = courses[one]
+                    if course is not None:
+                        course.release(ended)
+                    elif ended > now[one]:
+                        now[one] = ended
+            if len(woken) > 1:
+                released.sort(key=since.__getitem__)
+            going = further + released
+        self._now[:], self._at[:] = now, at
+        still = sorted((one for ranks in waiting.values() for one in ranks), key=since.__getitem__)
+        return np.array(going, np.int64), np.array(still, np.int64)
 
-    def _come(self, ranks: Integers) -> npt.NDArray[np.uint8]:
-        """These ranks come to their next operations; collectives to which all have come then are settled."""
-        at = self._at[ranks]
+    def _settle_few(self, ready: list[int]) -> None:
+        """As `_settle`, one after the other."""
+        stream, links = self._stream_view, self._links
+        if len(ready) > 1:
+            if len({stream[one] for one in ready}) < len(ready):
+                ready.sort()
+            elif links is not None:
+                ready.sort(key=lambda one: max(self._last[one], self._free[stream[one]]))
+        last, free, seconds = self._last.data, self._free.data, self._seconds_view
+        begins, ends, done = self._begin.data, self._end.data, self._done.data
+        for one in ready:
+            own = stream[one]
+            begin = last[one]
+            if free[own] > begin:
+                begin = free[own]
+            end = begin + seconds[one]
+            if links is not None:
+                end = links.end(one, begin, end)
+            begins[one], ends[one], free[own], done[one] = begin, end, end, True
+
+    def _come(self, fresh: Integers) -> npt.NDArray[np.uint8]:
+        """These come to their next operations; collectives to which all have come then are settled."""
+        at = self._at[fresh]
         kinds: npt.NDArray[np.uint8] = self._kind[at]
-        now = self._now[ranks] + self._gap[at]
-        self._now[ranks] = self._arrived[at] = now
-        calls = kinds != WAIT
+        now = self._now[fresh] + self._gap[at]
+        self._now[fresh] = self._arrived[at] = now
+        calls, size = kinds != WAIT, self._size[fresh]
         if not calls.all():
-            at, now = at[calls], now[calls]
+            at, now, size = at[calls], now[calls], size[calls]
         mine = self._instance[at]
         np.maximum.at(self._last, mine, now)
-        np.subtract.at(self._left, mine, 1)
+        np.subtract.at(self._left, mine, size)
         ready = mine[(self._left[mine] == 0) & ~self._done[mine]]
         if len(ready):
             # Each once, by whichever of its ranks wrote its place last.
@@ -250,24 +236,23 @@ class _Replay:
         self._done[ready] = True
 
     def _release(self, ranks: Integers) -> None:
-        """These ranks go on: what they waited for has ended, or ends while they wait."""
-        self._now[ranks] = np.maximum(self._now[ranks], self._end[self._instance[self._at[ranks]]])
+        """These go on: what they waited for has ended, or ends while they wait."""
+        ends = self._end[self._instance[self._at[ranks]]]
+        self._now[ranks] = np.maximum(self._now[ranks], ends)
+        if self._wide:
+            for one, end in zip(ranks.tolist(), ends.tolist(), strict=True):
+                if (course := self._courses[one]) is not None:
+                    course.release(end)
 
     def _force(self, held: Integers) -> Integers:
         """Break a deadlock of the replay: buffer sends, else skip waits, else run one call with the ranks that came.
 
-        Returns the ranks that go on. The real run went on here: its
+        Returns those that go on. The real run went on here: its
         messages were buffered, a wait was not where it is taken to be, or the records have gaps.
         """
         at = self._at[held]
         mine = self._instance[at]
-        senders = np.array(
-            [
-                stream.message and stream.members[0] == rank
-                for rank, stream in zip(held, (self._job.streams[self._stream[one]] for one in mine), strict=True)
-            ],
-            np.bool_,
-        )
+        senders = np.array([self._sends(int(one), int(number)) for one, number in zip(held, mine, strict=True)])
         blocking = self._kind[at] == BLOCK
         for going in (senders & blocking, ~blocking):
             if going.any():
@@ -278,64 +263,20 @@ class _Replay:
         self._settle(mine[np.argmin(self._last[mine])][None])
         return np.zeros(0, np.int64)
 
+    def _sends(self, one: int, number: int) -> bool:
+        stream = self._job.streams[self._stream[number]]
+        return stream.message and int(stream.members[0]) == self._lockstep[one].columns[0]
+
     def _result(self) -> Replayed:
-        """Sums up the waits by collective and by rank, from when the ranks came and when each collective ended."""
-        count, ranks = len(self._begin), len(self._now)
-        first, late = np.full(count, np.inf), np.full(count, _NOBODY, np.int32)
-        waited, exposed = np.zeros(count), np.zeros(count)
-        of_rank = np.zeros((3, ranks))
         let_go = np.sort(np.concatenate([np.zeros(0, np.int64), *self._let_go]))
-        for rank in range(ranks):
-            own = slice(self._offsets[rank], self._offsets[rank + 1])
-            free = let_go[slice(*np.searchsorted(let_go, [own.start, own.stop]))] - own.start
-            held = held_up(self._kind[own], self._arrived[own], self._instance[own], self._last, self._end, free)
-            mine, arrived = self._instance[own], self._arrived[own]
-            # A wait and its call are two operations on one collective.
-            np.add.at(waited, mine, held[0])
-            np.add.at(exposed, mine, held[1])
-            calls = self._kind[own] != WAIT
-            mine, arrived = (mine, arrived) if calls.all() else (mine[calls], arrived[calls])
-            first[mine] = np.minimum(first[mine], arrived)
-            late[mine[arrived >= self._last[mine]]] = rank
-            of_rank[:, rank] = held[0].sum(), held[1].sum(), self._gap[own].sum()
-        return Replayed(
-            self._begin,
-            self._end,
-            np.where(np.isfinite(first), first, self._begin),
-            self._last,
-            late,
-            exposed,
-            waited,
-            of_rank[1],
-            of_rank[0],
-            of_rank[2],
-            self._now,
-            self._arrived,
-            self._offsets,
-            let_go,
-            self._cut_short,
-        )
-
-
-def held_up(
-    kind: npt.NDArray[np.uint8],
-    arrived: Floats,
-    instance: npt.NDArray[np.int32],
-    last: Floats,
-    end: Floats,
-    free: Integers,
-) -> tuple[Floats, Floats]:
-    """Seconds that each operation of a rank waits: for the last who comes to the collective, and for its end.
-
-    ``free`` are the places of those that were not waited for.
-    """
-    came, until = last[instance], end[instance]
-    waited = np.maximum(np.minimum(came, until) - arrived, 0.0)
-    exposed = np.maximum(until - np.maximum(arrived, came), 0.0)
-    if (goes_on := kind == LAUNCH).any():
-        waited[goes_on] = exposed[goes_on] = 0.0
-    waited[free] = exposed[free] = 0.0
-    return waited, exposed
+        found = []
+        for number, (together, course) in enumerate(zip(self._lockstep, self._courses, strict=True)):
+            begin, stop = self._offsets[number], self._offsets[number + 1]
+            free = let_go[slice(*np.searchsorted(let_go, [begin, stop]))] - begin
+            arrived = self._arrived[begin:stop, None] if course is None else course.arrived
+            ended = self._now[number, None] if course is None else course.now
+            found.append((together, Times(arrived, ended, free)))
+        return replayed(self._begin, self._end, self._last, found, self._cut_short)
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], kind: npt.DTypeLike) -> npt.NDArray[Any]:

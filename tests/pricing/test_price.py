@@ -100,7 +100,7 @@ def test_a_pipeline_of_messages_fills_up():
     priced = price(timed([world(4)], calls), FLAT)
     hop = alone("send", 1 << 20, FLAT, (0, 1))
     assert priced.seconds == pytest.approx(3 * hop)
-    assert len(priced.replayed.let_go) == 0
+    assert sum(map(len, priced.replayed.let_go)) == 0
     assert totals_of(priced).waiting.most == pytest.approx(2 * hop)
 
 
@@ -110,7 +110,7 @@ def test_an_exchange_by_blocking_sends_goes_on_as_it_did():
         for rank in range(2)
     }
     priced = price(timed([world(2)], calls), FLAT)
-    assert len(priced.replayed.let_go) == 2
+    assert sum(map(len, priced.replayed.let_go)) == 2
     assert priced.seconds == pytest.approx(alone("send", 1 << 20, FLAT, (0, 1)))
 
 

@@ -88,9 +88,10 @@ def notes_on_replay(priced: Pricing) -> list[str]:
     """Returns what a replay could not do as it was recorded, or not as it was asked for."""
     notes = []
     done = priced.replayed
-    if len(done.let_go):
+    let_go = sum(map(len, done.let_go))
+    if let_go:
         notes.append(
-            f"{len(done.let_go):,} sends or waits do not hold their ranks up, or nobody could go on: messages were "
+            f"{let_go:,} sends or waits do not hold their ranks up, or nobody could go on: messages were "
             "buffered, or the job waited elsewhere"
         )
     if done.cut_short:

@@ -16,7 +16,7 @@ from simcoll.pricing.compute import step_of
 from simcoll.pricing.job import Floats, RecordedJob, Stream
 from simcoll.pricing.price import Pricing
 from simcoll.pricing.rank_program import LAUNCH, WAIT
-from simcoll.pricing.replay import held_up
+from simcoll.pricing.replayed import held_up
 from simcoll.verifier.findings.describe import group_name
 
 
@@ -111,10 +111,8 @@ class RankTimes:
 def rank_times(priced: Pricing, column: int) -> RankTimes:
     """Returns the times that one rank's operations took."""
     program, done = priced.job.programs[column], priced.replayed
-    begin, stop = done.offsets[column], done.offsets[column + 1]
-    arrived = done.arrived[begin:stop]
-    free = done.let_go[slice(*np.searchsorted(done.let_go, [begin, stop]))] - begin
-    waited, exposed = held_up(program.kind, arrived, program.instance, done.last, done.end, free)
+    arrived = done.arrived[column]
+    waited, exposed = held_up(program, arrived, done.last, done.end, done.let_go[column])
     return RankTimes(program.kind, program.instance, program.place, arrived, waited, exposed, program.gap)
 
 

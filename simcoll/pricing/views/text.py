@@ -79,7 +79,8 @@ def counted_calls(priced: Pricing) -> str:
     """Describes how many collectives and messages ran on how many ranks."""
     job = priced.job
     ran = job.collectives.came > 0
-    messages = sum(int(job.streams[stream].message) for stream in job.collectives.stream[ran])
+    message = np.array([stream.message for stream in job.streams], np.bool_)
+    messages = int(message[job.collectives.stream[ran]].sum())
     calls = [counted(int(ran.sum()) - messages, "collective")]
     calls += [counted(messages, "message")] if messages else []
     return f"{' and '.join(calls)} of {counted(len(job.ranks), 'rank')}"
