@@ -256,6 +256,7 @@ def parting_text(finding: Finding) -> str:
 
 
 _EXTRA_FIRST = "Look for an extra or skipped call first: the ranks are at different lines. If there is none: "
+_SAME_GROUP = "Give the call the group that the other ranks give it."
 _VARYING = frozenset(
     rule.code for rule in (SIZE_MISMATCH, DTYPE_MISMATCH, SPLIT_MISMATCH, SHAPE_MISMATCH, COALESCED_MISMATCH)
 )
@@ -265,6 +266,8 @@ _VARYING = frozenset(
 def advice_of(finding: Finding) -> str:
     """The advice on a finding: its rule's, after the more likely cause where the sides' lines point to it."""
     advice = RULES[finding.code].advice
+    if "group" in finding.differing:
+        return _SAME_GROUP
     sources = [side.sources[0].source for side in finding.sides if side.sources]
     pairs = ((sources[0], other) for other in sources[1:])
     apart = any(_place(one) != _place(other) or _first_apart(one.callers, other.callers) for one, other in pairs)
