@@ -270,8 +270,8 @@ _OBJECTS_SHOW_IN = _VARYING | {OP_MISMATCH.code, P2P_DTYPE_MISMATCH.code, P2P_SI
 
 
 _OBJECTS = (
-    "Call {0} on every rank, or on none: it sends objects as two collectives, a tensor of their sizes in bytes (int64), "
-    "then one of the bytes (uint8)."
+    "Send objects on every rank ({0}), or tensors on every rank: objects go as tensors of their own, first their sizes "
+    "in bytes (int64), then the bytes (uint8)."
 )
 _OBJECT_CALLS = re.compile(
     r"\b(all_gather_object|gather_object|broadcast_object_list|scatter_object_list|send_object_list|recv_object_list)\s*\("

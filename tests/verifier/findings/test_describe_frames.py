@@ -100,7 +100,7 @@ def test_the_advice_says_that_one_side_sends_objects() -> None:
     objects = "dist.all_gather_object(found, x)", "int64"
     tensor = "dist.all_gather(found, x)  # not all_gather_object(x)", "int64"
     for code in ("SC101", "SC102", "SC103"):
-        assert advice(code, objects, tensor).startswith("Call all_gather_object on every rank, or on none")
+        assert advice(code, objects, tensor).startswith("Send objects on every rank (all_gather_object)")
         assert advice(code, objects, objects) == RULES[code].advice
         assert advice(code, tensor, tensor) == RULES[code].advice
         assert advice(code, (objects[0], "float32"), tensor) == RULES[code].advice
