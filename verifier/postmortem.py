@@ -25,6 +25,7 @@ from simcoll.verifier.halts.failed_calls import as_recorded, when_it_was_ended
 from simcoll.verifier.halts.inferred import stall_of_records
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.membership import calls_of_outsiders
+from simcoll.verifier.halts.wrong_group import with_wrong_groups
 from simcoll.verifier.program_text.parting import ran_by, with_partings
 from simcoll.verifier.program_text.parting_exceptions import with_partings_of_exceptions
 from simcoll.verifier.program_text.parting_messages import with_partings_of_messages
@@ -64,7 +65,7 @@ def judge(
     told = with_texts(with_divergence(explained(job) if known else (), columns), traces)
     ran = ran_by(traces)
     told = with_partings_of_messages(with_partings(told, ran), traces, ran)
-    told = with_call_sites(with_partings_of_exceptions(told, traces), traces)
+    told = with_wrong_groups(with_call_sites(with_partings_of_exceptions(told, traces), traces), traces)
     findings = with_steps(with_unknown(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)

@@ -71,7 +71,7 @@ class Words:
     _ops: dict[str, int] = field(default_factory=dict)
     _lines: dict[tuple[str, int, int], int] = field(default_factory=dict)
     _stacks: dict[tuple[Source, ...], int] = field(default_factory=dict)
-    _seen: dict[int, tuple[int, Source]] = field(default_factory=dict)
+    _seen: dict[tuple[int, int | None], tuple[int, Source]] = field(default_factory=dict)
     _tokens: dict[tuple[int, int], int] = field(default_factory=dict)
     _kinds: list[tuple[int, int]] = field(default_factory=list)
     _made: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -99,11 +99,15 @@ class Words:
         line = self._lines.setdefault((source.file, source.line, stack), len(self._lines))
         return self._tokens.setdefault((stated, line), len(self._tokens))
 
-    def stack(self, source: Source) -> int:
-        """A number for a line and its callers, equal where line and callers are equal."""
-        known = self._seen.get(id(source))
+    def stack(self, source: Source, depth: int | None = None) -> int:
+        """A number for a line and its callers, equal where line and callers are equal.
+
+        With ``depth``, only so many callers count, the innermost, and no frames of packages.
+        """
+        known = self._seen.get((id(source), depth))
         if known is None:
-            known = self._seen[id(source)] = self._stacks.setdefault(source.stack, len(self._stacks)), source
+            stack = source.stack if depth is None else (source, *source.callers[:depth])
+            known = self._seen[id(source), depth] = self._stacks.setdefault(stack, len(self._stacks)), source
         return known[0]
 
     def call(self, call: Call, source: Source) -> int:

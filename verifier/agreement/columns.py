@@ -138,26 +138,21 @@ class GroupColumns:
         self._complete: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._counts: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
-    def by_stack(self) -> GroupColumns:
-        """These columns with the calls of a line told apart by their callers.
+    def by_stack(self, depth: int | None = None) -> GroupColumns:
+        """These columns with the calls of a line told apart by their callers, or by the innermost ``depth`` of these.
 
         Ranks may come to one line by ways of their own, as where rank 0 alone logs. So only the callers of lines count
         of which each rank has all stacks that most ranks have, or some of these and no others.
         """
-        stacks = [_stacks_of_lines(part.stated, self.words) for part in self.parts]
-        told = _told_apart(stacks)
+        each = {id(part.stated): part.stated for part, _ in self.classes()}
+        stacks = {key: _stacks_of_lines(stated, self.words, depth) for key, stated in each.items()}
+        told = _told_apart([(stacks[id(part.stated)], len(alike)) for part, alike in self.classes()])
         if not told:
             return self
+        apart = {key: _by_stack(stated, told, self.words, depth) for key, stated in each.items()}
         found = GroupColumns(self.group, self.words)
         for part in self.parts:
-            pairs = zip(part.stated.said, part.stated.sources, strict=True)
-            tokens = [
-                self.words.token(said, source, self.words.stack(source))
-                if (source.file, source.line) in told
-                else self.words.token(said, source)
-                for said, source in pairs
-            ]
-            found.add(replace(part, stated=replace(part.stated, tokens=np.array(tokens, np.int32))))
+            found.add(replace(part, stated=apart[id(part.stated)]))
         return found
 
     def add(self, part: Part) -> None:
@@ -274,20 +269,34 @@ class GroupColumns:
 _Line: TypeAlias = tuple[str, int]
 
 
-def _stacks_of_lines(stated: Stated, words: Words) -> dict[_Line, frozenset[int]]:
+def _stacks_of_lines(stated: Stated, words: Words, depth: int | None) -> dict[_Line, frozenset[int]]:
     """The stacks with which a rank came to each of its lines."""
     found: dict[_Line, set[int]] = {}
     for source in stated.sources:
-        found.setdefault((source.file, source.line), set()).add(words.stack(source))
+        found.setdefault((source.file, source.line), set()).add(words.stack(source, depth))
     return {line: frozenset(stacks) for line, stacks in found.items()}
 
 
-def _told_apart(ranks: Sequence[dict[_Line, frozenset[int]]]) -> set[_Line]:
-    """The lines whose stacks can be compared between ranks, and of which there is more than one."""
+def _by_stack(stated: Stated, told: set[_Line], words: Words, depth: int | None) -> Stated:
+    """What a rank stated, with tokens that tell the calls of these lines apart by their callers."""
+    tokens = [
+        words.token(said, source, words.stack(source, depth))
+        if (source.file, source.line) in told
+        else words.token(said, source)
+        for said, source in zip(stated.said, stated.sources, strict=True)
+    ]
+    return replace(stated, tokens=np.array(tokens, np.int32))
+
+
+def _told_apart(ranks: Sequence[tuple[dict[_Line, frozenset[int]], int]]) -> set[_Line]:
+    """The lines whose stacks can be compared between ranks, and of which there is more than one.
+
+    ``ranks`` has the stacks of the lines of each kind of rank, and how many ranks are of that kind.
+    """
     often: dict[_Line, Counter[frozenset[int]]] = {}
-    for mine in ranks:
+    for mine, many in ranks:
         for line, stacks in mine.items():
-            often.setdefault(line, Counter())[stacks] += 1
+            often.setdefault(line, Counter())[stacks] += many
     found = set()
     for line, sets in often.items():
         usual = sets.most_common(1)[0][0]

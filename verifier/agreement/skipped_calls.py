@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.record import UNKNOWN_SOURCE, Record
+from simcoll.core.record import UNKNOWN_SOURCE, Record, Source
 from simcoll.verifier.agreement.alignment import STATEMENT, Ints
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.agreement.edits import Departures, Edit, EditKind, departures
@@ -145,8 +146,12 @@ def swapped(did: RanksAlike, rest: RanksAlike, split: Split, *, silent: bool = F
 
 
 def _both(alike: RanksAlike, later: int) -> tuple[RankSource, ...]:
-    """The lines of the call of ranks and of the one so many behind it; a line that makes both is one."""
-    return tuple(dict.fromkeys((*alike.sources(), *alike.sources(later))))[:SOURCES_PER_SIDE]
+    """The lines of the call of ranks and of the one so many behind it; a line that makes both is one.
+
+    A helper's line counts once for each stack by which ranks came to it.
+    """
+    both = {(one.rank, one.source.stack): one for one in (*alike.sources(), *alike.sources(later))}
+    return tuple(both.values())[:SOURCES_PER_SIDE]
 
 
 def _later(alike: RanksAlike, size: int, wanted: int | None) -> int:
@@ -166,10 +171,18 @@ def _names(usual: Record, odd: Record) -> tuple[str, str]:
         return usual.call.op, odd.call.op
     if call_text(usual.call) != call_text(odd.call):
         return call_text(usual.call), call_text(odd.call)
-    functions = usual.source.function, odd.source.function
+    places = _apart(usual.source, odd.source)
+    functions = [place.function for place in places]
     if all(functions) and functions[0] != functions[1]:
         return f"the {usual.call.op} in {functions[0]}", f"the {odd.call.op} in {functions[1]}"
-    return f"the {usual.call.op} at {source_text(usual.source)}", f"the {odd.call.op} at {source_text(odd.source)}"
+    first, second = map(source_text, places)
+    return f"the {usual.call.op} at {first}", f"the {odd.call.op} at {second}"
+
+
+def _apart(one: Source, other: Source) -> tuple[Source, Source]:
+    """The innermost frames that tell two calls apart: their lines, or of one line the callers that differ."""
+    pairs = zip((one, *one.callers), (other, *other.callers), strict=False)
+    return next(((a, b) for a, b in pairs if a != b), (one, other))
 
 
 def _edit_finding(
@@ -199,7 +212,17 @@ _CLEAR = 2 / 3
 
 
 def by_lines(columns: GroupColumns) -> list[EditFinding]:
-    """Calls skipped or made too often where all calls look alike, and pairs of them that a rank exchanged."""
+    """Calls skipped or made too often where all calls look alike, and pairs of them that a rank exchanged.
+
+    Where their lines show nothing, as those of one helper, their callers are asked, the innermost first.
+    """
+    callers = max((len(source.callers) for part, _ in columns.classes() for source in part.stated.sources), default=0)
+    told = (columns.by_stack(depth) for depth in range(1, callers + 1))
+    asked = (_by_lines(one) for one in chain([columns], (one for one in told if one is not columns)))
+    return next((found for found in asked if found), [])
+
+
+def _by_lines(columns: GroupColumns) -> list[EditFinding]:
     lineup = line_up(columns)
     if len(lineup.courses) < 2 or not lineup.complete:
         return []
@@ -252,13 +275,19 @@ def _exchanges(columns: GroupColumns, lineup: Lineup) -> Iterator[Split]:
 
 
 def _warning(columns: GroupColumns, lineup: Lineup, split: Split) -> EditFinding | None:
-    """A warning, if the majority is clear, or the two calls stand in two functions."""
+    """A warning, if the majority is clear, or the two calls stand in two functions.
+
+    The depth of a recursion tells no two calls of a program apart.
+    """
     if len(split.did) >= len(split.rest):
         return None
     did, rest = RanksAlike(columns, lineup.start, split.did), RanksAlike(columns, lineup.start, split.rest)
     first, second = rest.record(), rest.record(1)
     if first is None or second is None:
         return None
-    apart = first.source.function != second.source.function or first.source.function == "<lambda>"
+    if {first.source, *first.source.callers} == {second.source, *second.source.callers}:
+        return None
+    one, other = _apart(first.source, second.source)
+    apart = one.function != other.function or one.function == "<lambda>"
     clear = len(split.rest) > _CLEAR * (len(split.did) + len(split.rest))
     return swapped(did, rest, split, silent=True) if apart or clear else None

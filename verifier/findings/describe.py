@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,9 @@ from simcoll.verifier.findings.finding import Finding, Side
 from simcoll.verifier.findings.rules import (
     COALESCED_MISMATCH,
     DTYPE_MISMATCH,
+    OP_MISMATCH,
+    P2P_DTYPE_MISMATCH,
+    P2P_SIZE_MISMATCH,
     RULES,
     SHAPE_MISMATCH,
     SIZE_MISMATCH,
@@ -256,15 +260,50 @@ def parting_text(finding: Finding) -> str:
 
 
 _EXTRA_FIRST = "Look for an extra or skipped call first: the ranks are at different lines. If there is none: "
+_SAME_GROUP = "Give the call the group that the other ranks give it."
 _VARYING = frozenset(
     rule.code for rule in (SIZE_MISMATCH, DTYPE_MISMATCH, SPLIT_MISMATCH, SHAPE_MISMATCH, COALESCED_MISMATCH)
 )
 """What differs from call to call of any program."""
 
+_OBJECTS_SHOW_IN = _VARYING | {OP_MISMATCH.code, P2P_DTYPE_MISMATCH.code, P2P_SIZE_MISMATCH.code}
+
+
+_OBJECTS = (
+    "Send objects on every rank ({0}), or tensors on every rank: objects go as tensors of their own, first their sizes "
+    "in bytes (int64), then the bytes (uint8)."
+)
+_OBJECT_CALLS = re.compile(
+    r"\b(all_gather_object|gather_object|broadcast_object_list|scatter_object_list|send_object_list|recv_object_list)\s*\("
+)
+_OF_OBJECTS = ("int64", "uint8")
+"""The dtypes of what torch sends for objects."""
+
+
+def _object_call(side: Side) -> str:
+    """The name of the function that sends objects, if the line of a side's call names one; empty where it does not."""
+    if side.call is None or not side.sources:
+        return ""
+    if any(one.dtype not in _OF_OBJECTS for one in (*side.call.inputs, *side.call.outputs)):
+        return ""
+    text = side.sources[0].source.stack[0].code.partition("#")[0]
+    named = _OBJECT_CALLS.search(text)
+    return "" if named is None else named[1]
+
+
+def _objects_of_some(finding: Finding) -> str:
+    """The function by which a side sends objects, if the calls differ and another side sends a tensor."""
+    names = [_object_call(side) for side in finding.sides if side.call is not None]
+    return next(filter(None, names), "") if finding.code in _OBJECTS_SHOW_IN and "" in names else ""
+
 
 def advice_of(finding: Finding) -> str:
     """The advice on a finding: its rule's, after the more likely cause where the sides' lines point to it."""
     advice = RULES[finding.code].advice
+    if "group" in finding.differing:
+        return _SAME_GROUP
+    if name := _objects_of_some(finding):
+        return _OBJECTS.format(name)
     sources = [side.sources[0].source for side in finding.sides if side.sources]
     pairs = ((sources[0], other) for other in sources[1:])
     apart = any(_place(one) != _place(other) or _first_apart(one.callers, other.callers) for one, other in pairs)

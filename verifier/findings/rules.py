@@ -505,8 +505,8 @@ ORDER_SWAPPED = Rule(
     "Issue the collectives of a group in one order on every rank.",
     means=(
         "Two ranks make the same calls on one group in a different order. If the calls look alike to the backend, "
-        "only their source lines show the exchange; then it is a warning, and reported only if most ranks agree on "
-        "the order."
+        "only their source lines show the exchange, or the callers of a helper that makes both; then it is a warning, "
+        "and reported only if most ranks agree on the order."
     ),
     harm=(
         "Collectives carry no names: the first call of one rank meets the first call of the other. If the calls look "

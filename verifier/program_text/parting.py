@@ -28,7 +28,7 @@ _FIELDS: Final = frozenset(rule.code for rule in FIELD_RULES)
 _SIDES: Final = 8
 _ASKED: Final = 8
 """Ranks of a side whose records are asked."""
-_HELD: Final = ((True, "found it true"), (False, "found it false"))
+_HELD: Final = ((True, "true"), (False, "false"))
 """What ranks did at a comparison."""
 _BY_RANK: Final = re.compile(r"rank|master|main_process|is_main|leader|process_index|stage|coord", re.IGNORECASE)
 """What stands in conditions by which programs part their ranks on purpose."""
@@ -123,14 +123,20 @@ def _by_rank(ways: Sequence[Way]) -> Parting | None:
         text, function = text_of(frame.file), function_of(frame)
         if text is None or function is None:
             continue
-        for comparison in comparisons_behind(text, function, frame.line):
+        for words, comparison in comparisons_behind(text, function, frame.line):
             found = {known: [way.side.ranks for way in ways if _all(comparison, way, known)] for known in (True, False)}
             if all(found.values()) and len(found[True]) + len(found[False]) == len(ways):
                 at = comparison.lineno
                 line = Source(frame.file, at, text.name_at(at), text.line(at))
-                sides = ((tuple(sorted(sum(found[known], ()))), did) for known, did in _HELD)
+                told = "it" if _is_only_condition(words, line.code) else words
+                sides = ((tuple(sorted(sum(found[known], ()))), f"found {told} {did}") for known, did in _HELD)
                 return Parting(line, tuple(sides))
     return None
+
+
+def _is_only_condition(words: str, code: str) -> bool:
+    """True if a line asks for nothing but this comparison: ``if rank == 0:``, ``a if rank == 0 else b``."""
+    return not code.startswith("while ") and any(f"if {words}{end}" in code for end in (":", " else "))
 
 
 def parting_of(sides: Sequence[Side], ran: Ran) -> Parting | None:

@@ -112,8 +112,11 @@ def _gives_rank(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and _is_rank(value)
 
 
-def comparisons_behind(text: Text, function: Function, line: int) -> list[ast.Compare]:
-    """The comparisons with the rank by which the program chose what a line of a function uses, in order of lines."""
+def comparisons_behind(text: Text, function: Function, line: int) -> list[tuple[str, ast.Compare]]:
+    """The comparisons with the rank by which the program chose what a line of a function uses, in order of lines.
+
+    Each comes in the program's words, and as one of ``rank``.
+    """
     steps = steps_to(function, line)
     if not steps:
         return []
@@ -122,7 +125,7 @@ def comparisons_behind(text: Text, function: Function, line: int) -> list[ast.Co
     found = {id(node): node for node in _behind(text, function, parts) if isinstance(node, ast.Compare)}
     spelled = _Spelled(_names_of_rank(text))
     ordered = sorted(found.values(), key=lambda node: node.lineno)
-    return [one for node in ordered if isinstance(one := spelled.visit(copy.deepcopy(node)), ast.Compare)]
+    return [(ast.unparse(node), spelled.visit(copy.deepcopy(node))) for node in ordered]
 
 
 def _behind(text: Text, function: Function, parts: list[ast.expr]) -> Iterator[ast.AST]:

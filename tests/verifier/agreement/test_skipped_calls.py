@@ -349,6 +349,88 @@ def test_an_exchange_in_every_step_is_one_warning(program: str, odd: str, mode: 
     assert (finding.code, finding.severity, finding.culprits) == ("SC203", Severity.WARNING, (2,))
 
 
+HELPER = "utils.py", 3, "mean", "dist.all_reduce(x)"
+
+
+def through_helper(programs: Sequence[str], *, depth: bool = False) -> list[MemoryTrace]:
+    """Traces of ranks whose calls all come from one line of a helper, called from the line of each letter.
+
+    With ``depth`` the letters are depths of a recursion instead.
+    """
+
+    def callers(letter: str) -> tuple[Source, ...]:
+        line = Source("train.py", 7, "visit") if depth else Source("train.py", ord(letter), "step")
+        return (line,) * (ord(letter) - ord("A") + 1) if depth else (line, Source("train.py", 1, "<module>"))
+
+    group = Group("0", "", tuple(range(len(programs))))
+    made = {letter: Source(*HELPER, callers(letter)) for program in programs for letter in program}
+    return [
+        trace_of(
+            rank,
+            len(programs),
+            [group],
+            [
+                Record("0", n, call("A"), made[letter], State.COMPLETED, scheduled_ns=n * SECOND)
+                for n, letter in enumerate(program, 1)
+            ],
+            mode="record",
+        )
+        for rank, program in enumerate(programs)
+    ]
+
+
+@pytest.mark.parametrize(("program", "odd"), [("AB", "BA"), ("ABCD" * 9, "ABCD" * 4 + "ACBD" + "ABCD" * 4)])
+def test_an_exchange_behind_a_helper_is_a_warning_that_names_the_callers(program: str, odd: str) -> None:
+    (finding,) = found(through_helper(with_odd(program, odd)))
+    assert (finding.code, finding.severity, finding.culprits) == ("SC203", Severity.WARNING, (2,))
+    usual, other = (ord(letter) for letter in next((a, b) for a, b in zip(program, odd, strict=True) if a != b))
+    assert f"rank 2 makes the all_reduce at train.py:{other} in step before the all_reduce at train.py:{usual}" in (
+        finding.message
+    )
+    lines = [[stated.source.callers[0].line for stated in side.sources] for side in finding.sides]
+    assert lines == [[usual, other], [other, usual]]
+
+
+def test_a_skip_that_only_the_callers_show() -> None:
+    program = "ABC" * 30
+    (finding,) = found(through_helper(with_odd(program, program[:32] + program[33:])))
+    assert (finding.code, finding.sequence, finding.culprits) == ("SC202", 33, (2,))
+
+
+def test_an_exchange_of_functions_that_call_one_helper_is_found_where_they_are_called_from_other_lines() -> None:
+    """Of a rank that calls the two functions in another branch, the outer frames differ as well."""
+    group = Group("0", "", (0, 1, 2))
+    traces = []
+    for rank in range(3):
+        lines = [("second", 20), ("first", 21)] if rank == 2 else [("first", 30), ("second", 31)]
+        records = [
+            Record("0", n, call("A"), Source(*HELPER, (Source("train.py", 5, name), Source("train.py", line, "step"))))
+            for n, (name, line) in enumerate(lines, 1)
+        ]
+        traces.append(trace_of(rank, 3, [group], records, mode="record"))
+    (finding,) = found(traces)
+    assert (finding.code, finding.severity, finding.culprits) == ("SC203", Severity.WARNING, (2,))
+    assert "rank 2 makes the all_reduce in second before the all_reduce in first" in finding.message
+
+
+@pytest.mark.parametrize("depth", [False, True])
+@pytest.mark.parametrize(
+    "programs",
+    [
+        pytest.param(["XAB" * 9, "YAB" * 9, "YAB" * 9, "YAB" * 9], id="rank 0 logs elsewhere"),
+        pytest.param(["AB" * 9, "BA" * 9, "AB" * 9, "BA" * 9], id="roles alternate"),
+        pytest.param(["ABC" * 9, "ABC" * 9, "BCA" * 9, "ABC" * 9], id="three in a circle"),
+    ],
+)
+def test_correct_programs_with_a_helper_are_silent(programs: list[str], depth: bool) -> None:
+    assert found(through_helper(programs, depth=depth)) == []
+
+
+def test_trees_of_other_depths_on_a_rank_are_silent() -> None:
+    """A recursion that reaches the same depths in another order, as that of a rank with another tree."""
+    assert found(through_helper(with_odd("ABCB" * 3, "ABBC" * 3), depth=True)) == []
+
+
 SILENT = {
     "every rank another line": ["AAAA", "BBBB", "CCCC", "DDDD"],
     "rank 0 logs elsewhere": ["ABXC" * 9, "ABYC" * 9, "ABYC" * 9, "ABYC" * 9],

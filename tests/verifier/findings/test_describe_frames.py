@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcoll.core.record import Source
+from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.describe import advice_of, frames_shown, leading, stack_text
 from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import RULES
@@ -82,3 +83,25 @@ def test_the_advice_asks_for_a_skipped_call_first_where_lines_are_apart() -> Non
     assert advice("SC105", called(7), called(9)) == RULES["SC105"].advice
     known = Finding("SC102", Severity.ERROR, "", sides=sides(called(7), called(9)), parted=Parting(LINE, ()))
     assert advice_of(known) == RULES["SC102"].advice
+
+
+def test_the_advice_says_that_one_side_sends_objects() -> None:
+    def advice(code: str, *lines: tuple[str, str]) -> str:
+        made = [
+            Side(
+                (rank,),
+                Call("all_gather", "allgather", (Buffer((1,), dtype),)),
+                (RankSource(rank, Source("train.py", rank, "step", text)),),
+            )
+            for rank, (text, dtype) in enumerate(lines)
+        ]
+        return advice_of(Finding(code, Severity.ERROR, "", sides=tuple(made), parted=Parting(LINE, ())))
+
+    objects = "dist.all_gather_object(found, x)", "int64"
+    tensor = "dist.all_gather(found, x)  # not all_gather_object(x)", "int64"
+    for code in ("SC101", "SC102", "SC103"):
+        assert advice(code, objects, tensor).startswith("Send objects on every rank (all_gather_object)")
+        assert advice(code, objects, objects) == RULES[code].advice
+        assert advice(code, tensor, tensor) == RULES[code].advice
+        assert advice(code, (objects[0], "float32"), tensor) == RULES[code].advice
+    assert advice("SC105", objects, tensor) == RULES["SC105"].advice

@@ -76,9 +76,8 @@ def test_a_cycle_over_three_groups_names_each_edge() -> None:
 def test_only_those_who_had_the_choice_vote_in_a_cycle() -> None:
     # Rank 1 left out its call on the pair, or rank 2 came to it too early: of these two there is no majority.
     world, pair = group("0", 0, 1, 2, 3), group("p", 1, 2)
-    traces = job(
-        {0: [waiting(world, 1)], 1: [waiting(world, 1)], 2: [waiting(pair, 1)], 3: [waiting(world, 1)]}, [world, pair]
-    )
+    exchange = replace(waiting(pair, 1), source=Source("train.py", 7, "exchange"))
+    traces = job({0: [waiting(world, 1)], 1: [waiting(world, 1)], 2: [exchange], 3: [waiting(world, 1)]}, [world, pair])
     [finding] = halted(traces)
     assert (finding.code, finding.culprits) == ("SC204", ())
     assert "rank 2 waits in all_reduce #1 of group p (ranks 1-2) for rank 1" in finding.message

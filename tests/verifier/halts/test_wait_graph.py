@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simcoll.core.record import Group, Record
 from simcoll.spec.call import Call
-from simcoll.verifier.halts.wait_graph import Wait, _stuck
+from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, _stuck
 
 RANKS = 7
 WORLD = Group("0", "", tuple(range(RANKS)))
@@ -37,3 +37,16 @@ def test_the_stuck_are_the_least_fixed_point(chosen: dict[int, list[tuple[frozen
 def test_a_chain_of_thousands_comes_free_at_once() -> None:
     needs = {rank: [(frozenset({rank - 1}), False)] for rank in range(1, 5000)}
     assert _stuck(needs, range(5000)) == set()
+
+
+def test_a_rank_that_waits_for_an_ended_one_is_on_no_cycle() -> None:
+    """Ranks 0 and 1 wait for each other, and for rank 2, which waits for one that can never come."""
+    record = Record("0", 1, Call("barrier", "barrier"))
+
+    def wait(rank: int, needs: set[int], kept: set[int]) -> tuple[Wait]:
+        group = Group(str(rank), "", tuple(range(RANKS)))
+        return (Wait(rank, group, record, frozenset(needs), kept=frozenset(kept)),)
+
+    by_rank = {0: wait(0, {1, 2}, {1, 2}), 1: wait(1, {0}, {0}), 2: wait(2, {3}, set())}
+    cycle = WaitGraph(by_rank, frozenset({0, 1, 2}), frozenset({0, 1, 2})).cycle()
+    assert [one.rank for one in cycle] == [0, 1]

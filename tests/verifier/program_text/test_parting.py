@@ -631,6 +631,21 @@ def test_the_condition_that_chose_the_operation_is_named(chosen: str, line: str,
     assert told(judged(usual, odd, code="SC104")) == (line, {TOOK: (2,), NOT: (0, 1)})
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("mean(x if rank == 2 else y)", "it"),
+        ("mean([i for i in range(4) if not (rank == 2 and i)])", "rank == 2"),
+        ("mean(sum(i for i in range(4) if i > 1 or rank == 2))", "rank == 2"),
+        ("mean(x if rank == 2 and step else y)", "rank == 2"),
+    ],
+)
+def test_a_condition_among_others_on_its_line_is_named(body: str, words: str, tmp_path: Path) -> None:
+    path = program(tmp_path, f"{body}  # call\n")
+    finding = judged(side((0, 1), at(path, "call:<module>")), side((2,), at(path, "call:<module>")))
+    assert told(finding) == (body, {f"found {words} true": (2,), f"found {words} false": (0, 1)})
+
+
 def test_a_call_that_a_loop_or_an_exit_left_out_is_skipped(tmp_path: Path) -> None:
     path = program(tmp_path, SHAPES["a loop over numbers that one rank breaks off"][0])
     finding = judged(side([2], at(path, "other")), side([0, 1], at(path, "one")))
