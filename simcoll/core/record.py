@@ -198,7 +198,9 @@ class Event:
       whenever it has doubled);
     * ``values``: digests of a collective's inputs and results: ``group`` (its index in the rank's table of groups),
       ``sequence``, ``sent`` and ``received`` (each the names and numbers of a side, where the rank has it:
-      :class:`simcoll.verifier.values.digests.SideValues`);
+      :class:`simcoll.verifier.values.digests.SideValues`), ``scaling`` (the round of the search for a scale of losses,
+      if there is one), ``of_model`` (absent, or true: torch's layers, wrappers and optimizers, or a backward pass, make
+      the call);
     * ``replicas``: tensors that ranks have to hold alike: ``index`` (the set's number on this rank), ``by`` (what
       promises it: ``DistributedDataParallel`` or ``DTensor``), ``group`` (its name, or empty), ``ranks`` (global),
       ``ordinal`` (of models or optimizers over these ranks), ``tensors`` (what they are), ``form`` (a digest of their

@@ -240,6 +240,8 @@ class Entry:
     """The error that the backend makes because of the memory layout of the call's tensors."""
     values: CallValues | None = None
     """The values of the call, where they are checked."""
+    of_model: bool = False
+    """True if the model makes the call (:meth:`Site.of_model`); known where values are checked."""
 
     @property
     def call(self) -> Call:
@@ -388,6 +390,7 @@ class GroupLog:
         *,
         started: bool = False,
         awaited: bool = False,
+        of_model: bool = False,
     ) -> Entry:
         """Write down that a call was made; gives it its place in the group.
 
@@ -398,6 +401,7 @@ class GroupLog:
         flags = arguments.asynchronous * ASYNCHRONOUS | awaited * AWAITED
         entry = self._write(prepared, source, _STARTED if started else _SCHEDULED, flags, claim)
         self.recorder.parts_received += prepared.parts
+        entry.of_model = of_model
         if (error := sys.exc_info()[1]) is not None:
             self.recorder.handling(entry, error)
         fault = prepared.fault

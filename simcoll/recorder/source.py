@@ -7,6 +7,7 @@ line of a chain of frames: a call whose chain was seen before costs no more than
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -43,15 +44,17 @@ _outermost: CodeType | None = None
 class Site:
     """A place that makes calls: a chain of frames, each at its instruction, and what follows from the chain alone.
 
-    ``source`` is its line. ``by_torch`` says that torch itself makes the call, and keeps its Work. ``named_later`` is
-    the answer of :func:`~simcoll.wrapper.later_names.named_later`, None before it was asked for.
+    ``source`` is its line. ``by_torch`` says that torch itself makes the call, and keeps its Work; ``of_model`` that
+    torch's layers, wrappers or optimizers do. ``named_later`` is the answer of
+    :func:`~simcoll.wrapper.later_names.named_later`, None before it was asked for.
     """
 
-    __slots__ = ("by_torch", "named_later", "source")
+    __slots__ = ("by_torch", "named_later", "of_model", "source")
 
-    def __init__(self, source: Source, *, by_torch: bool) -> None:
+    def __init__(self, source: Source, *, by_torch: bool, of_model: bool) -> None:
         self.source = source
         self.by_torch = by_torch
+        self.of_model = of_model
         self.named_later: bool | None = None
 
 
@@ -213,6 +216,29 @@ def _is_torchs(filename: str) -> bool | None:
     return "torchinductor" in path
 
 
+_DEPRECATED = "typing_extensions.py"
+"""The file of the wrappers that torch puts around its deprecated functions."""
+
+_MODEL = ("nn", "optim", *(f"distributed/{name}" for name in ("_composable", "algorithms", "fsdp", "optim")))
+"""Folders of torch whose code calls collectives for a model: for its weights, activations, gradients or states."""
+
+
+def _is_made_by_model(innermost: FrameType) -> bool:
+    """True if the frames of such a folder make the call, and not those of a program that only uses it further out."""
+    frame: FrameType | None = innermost
+    while frame is not None and (_kind(frame.f_code) == SKIP or frame.f_code.co_filename.endswith(_DEPRECATED)):
+        if _is_models(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@functools.cache
+def _is_models(filename: str) -> bool:
+    folders = tuple(os.path.join(torch_folder(), name, "") for name in _MODEL)
+    return os.path.realpath(filename).startswith(folders)
+
+
 def current_source() -> Source:
     """The user's line that runs now, in this thread or else in the main thread (for calls from C++ threads)."""
     return current_site().source
@@ -224,18 +250,18 @@ def current_site() -> Site:
     if site.source is UNKNOWN_SOURCE and (main := main_thread_of_rank()) is not None:
         frame = sys._current_frames().get(main)
         if frame is not None:
-            site = Site((_find(frame) or _look(frame)).source, by_torch=site.by_torch)
+            site = Site((_find(frame) or _look(frame)).source, by_torch=site.by_torch, of_model=site.of_model)
     return site
 
 
 def _look(innermost: FrameType) -> Site:
     """The place of a chain of frames that was not seen before; it is kept as long as there are not too many."""
     global _chains
-    by_torch = _made_by_torch(innermost)
+    by_torch, of_model = _made_by_torch(innermost), _is_made_by_model(innermost)
     if _chains >= _CHAINS:
-        return Site(_line_at(innermost), by_torch=by_torch)
+        return Site(_line_at(innermost), by_torch=by_torch, of_model=of_model)
     frames = list(_chain(innermost))
-    site = Site(_stack_of((frame.f_code, frame.f_lineno) for frame in frames), by_torch=by_torch)
+    site = Site(_stack_of((frame.f_code, frame.f_lineno) for frame in frames), by_torch=by_torch, of_model=of_model)
     _known_chains.add(frames, site, frames[-1].f_back is None)
     _chains += 1
     return site

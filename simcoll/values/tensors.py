@@ -206,20 +206,36 @@ class ValueWatch:
         self.guard = Guard(choice, lambda: box, "calls")
 
     def begin(
-        self, call: Call, sequence: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+        self,
+        call: Call,
+        sequence: int,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        *,
+        of_model: bool = False,
     ) -> CallValues | None:
-        """Digest the data that a call is about to send; None for a call that is not chosen, or has no law."""
+        """Digest the data that a call is about to send; None for a call that is not chosen, or has no law.
+
+        ``of_model``: torch's layers, wrappers or optimizers make the call, or a backward pass does.
+        """
         if call.peer is not None or not self.choice.takes(sequence):
             return None
-        return self.guard.run(lambda: self._begun(call, sequence, inputs, outputs))
+        noted: dict[str, object] = {} if (scaling := scaling_round()) is None else {"scaling": scaling}
+        noted |= {"of_model": True} if of_model else {}
+        return self.guard.run(lambda: self._begun(call, sequence, inputs, outputs, noted))
 
     def _begun(
-        self, call: Call, sequence: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+        self,
+        call: Call,
+        sequence: int,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        noted: dict[str, object],
     ) -> CallValues | None:
         if not all(is_plain(tensor) for tensor in (*inputs, *outputs)):
             return None
         sent = self._digest(call, sequence, inputs, sent=True)
-        return CallValues(self, call, sequence, scaling_round(), sent, outputs)
+        return CallValues(self, call, sequence, noted, sent, outputs)
 
     def result(self, call: Call, sequence: int, outputs: Sequence[torch.Tensor]) -> _Side | None:
         """Digest the result of a call."""
@@ -269,13 +285,13 @@ class CallValues:
         watch: ValueWatch,
         call: Call,
         sequence: int,
-        scaling: int | None,
+        noted: dict[str, object],
         sent: _Side | None,
         outputs: Sequence[torch.Tensor],
     ) -> None:
-        """``scaling`` is the round of the search for a scale of losses in which the call is made."""
+        """``noted`` is written down beside the digests."""
         self.sequence = sequence
-        self._scaling = scaling
+        self._noted = noted
         self._watch = watch
         self._call = call
         self._outputs = outputs
@@ -306,10 +322,9 @@ class CallValues:
         return self.here()
 
     def numbers(self) -> dict[str, object]:
-        """Both digests, as far as this rank has them, and the round of the search for a scale, if there is one."""
+        """Both digests, as far as this rank has them, and what else was noted of the call."""
         both = {"sent": self._sent, "received": self._received}
-        found: dict[str, object] = {} if self._scaling is None else {"scaling": self._scaling}
-        return found | {name: side.document() for name, side in both.items() if side is not None}
+        return self._noted | {name: side.document() for name, side in both.items() if side is not None}
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
+import torch
 from torch.distributed import Work
 
 from simcoll.backends.base import Backend
@@ -67,6 +68,10 @@ class Pipeline:
         """
         raise NotImplementedError
 
+    def _is_of_model(self, site: Site) -> bool:
+        """True if torch's own modules make a call, or a backward pass does; asked only where values are checked."""
+        return self._values is not None and (site.of_model or torch._C._current_graph_task_id() >= 0)
+
     def _follow(self, entry: Entry, arguments: Arguments, launch: Launch, site: Site, coalescing: bool) -> Work | None:
         """Launch a call at once; the program waits for the Work that it gets."""
         flight = watch(entry, arguments, site, coalescing, parts=self.watches_parts)
@@ -94,7 +99,8 @@ class Pipeline:
         if self._values is not None and not self._in_section:
             both = arguments.tensors.get("inout", [])
             inputs, outputs = arguments.tensors.get("inputs", both), arguments.tensors.get("outputs", both)
-            entry.values = self._values.begin(entry.call, entry.sequence, inputs, outputs)
+            of_model = entry.of_model
+            entry.values = self._values.begin(entry.call, entry.sequence, inputs, outputs, of_model=of_model)
         try:
             if self._times is None or entry.prepared.use.device < 0:
                 return launch()
@@ -187,10 +193,12 @@ class RecordedPipeline(Pipeline):
         """Record a call and launch it; one that says that it is synchronous is waited for here."""
         site, claim = current_site(), take_claim(self._log.group.name)
         if arguments.synchronous and not coalescing:
-            entry = self._log.begin(arguments, site.source, claim, started=True, awaited=True)
+            entry = self._log.begin(
+                arguments, site.source, claim, started=True, awaited=True, of_model=self._is_of_model(site)
+            )
             self._flights.pass_by(entry, arguments)
             return self._wait(entry, self._launch(entry, arguments, launch))
-        entry = self._log.begin(arguments, site.source, claim, started=True)
+        entry = self._log.begin(arguments, site.source, claim, started=True, of_model=self._is_of_model(site))
         return self._follow(entry, arguments, launch, site, coalescing)
 
 
@@ -325,7 +333,8 @@ class CheckedPipeline(BackgroundPipeline):
             PENDING_ERRORS.raise_due()
         site, claim = current_site(), take_claim(self._log.group.name)
         waits = arguments.synchronous and not coalescing
-        entry = self._log.begin(arguments, site.source, claim, started=True, awaited=waits)
+        of_model = self._is_of_model(site)
+        entry = self._log.begin(arguments, site.source, claim, started=True, awaited=waits, of_model=of_model)
         if arguments.spec.kind is Kind.POINT_TO_POINT:
             return self._post_and_launch(entry, arguments, launch, site, coalescing)
         flight = None

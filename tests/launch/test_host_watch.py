@@ -74,6 +74,4 @@ def test_what_may_not_be_read_is_not_known(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="the kernel keeps its log to itself")
 def test_the_real_log_is_read_to_its_end() -> None:
-    begun = time.monotonic()
     assert HostWatch().facts().kernel_read
-    assert time.monotonic() - begun < 5

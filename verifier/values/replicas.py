@@ -161,9 +161,9 @@ def _finding(firsts: Sequence[tuple[int, int, _States, int]], groups: Sequence[G
     message = "; ".join(
         part
         for part in (
-            f"{_what(example.set, list(here.values()))} not equal on {ranks_text(here)} "
-            f"{_when(states, at, example.steps)}",
+            f"{_what(example.set, list(here.values()))} not equal on {ranks_text(here)} {_when(states, at)}",
             _told(here, minorities[0]),
+            _unequal_steps(here),
             _settings(here),
         )
         if part
@@ -216,13 +216,30 @@ def _what(described: _Set, states: Sequence[_State]) -> str:
     return f"{name}{rest} {'are' if rest else 'is'}"
 
 
-def _when(states: _States, at: int, steps: int) -> str:
+def _when(states: _States, at: int) -> str:
+    steps = _most_steps(states[at])
     now = _after(steps)
-    before = max((place for place in states if place < at), default=None)
+    earlier = [place for place in states if place < at]
+    # A rank that leaves out a step makes its look where the others have theirs, one later.
+    before = max(
+        (place for place in earlier if states[at].keys() <= states[place].keys()), default=max(earlier, default=None)
+    )
     if before is None:
         return now if steps == 0 else f"{now}, when they were first compared"
-    known = next(iter(states[before].values())).steps
-    return f"{now}; {_after(known)} all were equal"
+    return f"{now}; {_after(_most_steps(states[before]))} all were equal"
+
+
+def _most_steps(states: Mapping[int, _State]) -> int:
+    return max(state.steps for state in states.values())
+
+
+def _unequal_steps(states: Mapping[int, _State]) -> str:
+    """How many steps each rank has made, in words, where these are not equally many: one was left out."""
+    made: dict[int, list[int]] = {}
+    for rank, state in sorted(states.items()):
+        made.setdefault(state.steps, []).append(rank)
+    told = (f"{steps:,} on {ranks_text(ranks)}" for steps, ranks in sorted(made.items()))
+    return f"their optimizers have made unequal numbers of steps: {', '.join(told)}" if len(made) > 1 else ""
 
 
 def _after(steps: int) -> str:

@@ -71,6 +71,24 @@ def test_a_rank_that_looked_later_tells_who_differs(later: bool, culprits: tuple
     assert "after step 3" in finding.message
 
 
+def test_a_rank_that_has_left_out_a_step() -> None:
+    """Its look after the step before comes where the others look after the next one."""
+
+    def write(rank: int, box: MemoryBox) -> None:
+        box.event("replicas", **described())
+        for step in (0, 1, 2, 3):
+            if rank != 0 or step != 2:
+                made = step - (rank == 0 and step > 2)
+                box.event("state", **state(step, [made, 8, 9], steps=made))
+
+    [finding] = found(write)
+    assert finding.culprits == (0,)
+    assert finding.message == (
+        "parameter layer.weight is not equal on ranks 0-2 after step 3; after step 1 all were equal; rank 0 differs "
+        "from the 2 others; their optimizers have made unequal numbers of steps: 2 on rank 0, 3 on ranks 1-2"
+    )
+
+
 def test_other_tensors_are_not_compared() -> None:
     def write(rank: int, box: MemoryBox) -> None:
         box.event("replicas", **described(form=f"{rank}"))

@@ -1,0 +1,318 @@
+"""SC901 and NaNs that stand for missing numbers: programs that only send them to each other are silent, and those whose
+weights, activations or gradients they are in are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+import torch.distributed._functional_collectives as functional  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor import Replicate  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from simcoll.testing import try_ranks  # noqa: E402
+from simcoll.verifier.findings.finding import Finding  # noqa: E402
+
+# torch renames functions, and its own packages use what it calls deprecated.
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{one}") for one in ("FutureWarning", "DeprecationWarning")]
+
+RANKS = 3
+NAN = float("nan")
+
+
+def found(program: Callable[[int], object], backend: str = "threaded") -> list[Finding]:
+    outcome = try_ranks(RANKS, program, backend=backend, values="all")
+    for error in outcome.exceptions.values():
+        raise error
+    return list(outcome.report.findings)
+
+
+def gathered(mine: Any) -> Any:
+    rows = [torch.empty_like(mine) for _ in range(RANKS)]
+    dist.all_gather(rows, mine)
+    return torch.stack(rows)
+
+
+def of_rank_one(rank: int, size: int = 1) -> Any:
+    """A row of numbers, of which rank 1 has no last one."""
+    row = torch.arange(size, dtype=torch.float32) + rank
+    row[-1] = NAN if rank == 1 else 1.0
+    return row
+
+
+class Net(nn.Module):
+    def __init__(self, buffers: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(6, 9), nn.Linear(9, 1)
+        self.norm = nn.BatchNorm1d(9) if buffers else nn.Identity()
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.relu(self.norm(self.first(x))))
+
+
+def steps(rank: int, model: Any, count: int = 3, optimizer: Any = None, bad: int = -1) -> None:
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(count):
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step * RANKS + rank))
+        loss = model(x).square().mean() * (NAN if step == bad and rank == 2 else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def metric_at_the_end(rank: int) -> None:
+    steps(rank, DistributedDataParallel(Net()))
+    gathered(of_rank_one(rank))
+
+
+def only_evaluation(rank: int) -> None:
+    for _ in range(3):
+        gathered(of_rank_one(rank, 20))
+
+
+def metric_for_the_first_rank(rank: int) -> None:
+    mine = of_rank_one(rank)
+    dist.gather(mine, [torch.empty_like(mine) for _ in range(RANKS)] if rank == 0 else None)
+
+
+def padded_predictions(rank: int) -> None:
+    mine = torch.full((8,), NAN)
+    mine[: 8 - rank] = 1.0
+    dist.all_gather_into_tensor(torch.empty(8 * RANKS), mine)
+
+
+def metric_by_a_functional_collective(rank: int) -> None:
+    functional.all_gather_tensor(of_rank_one(rank), 0, dist.group.WORLD).sum().item()
+
+
+class Metric(nn.Module):
+    def forward(self, mine: Any) -> Any:
+        return gathered(mine).nanmean()
+
+
+def metric_that_is_a_module(rank: int) -> None:
+    Metric()(of_rank_one(rank))
+
+
+def sanity_check_before_training(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    gathered(of_rank_one(rank))
+    steps(rank, model)
+
+
+def overflow_right_after_a_sanity_check(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    gathered(of_rank_one(rank))
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=1.0)
+    for step in range(5):
+        loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if step == 0 else 1.0)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def best_loss_so_far(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    best = torch.tensor([NAN])
+    dist.broadcast(best, 0)
+    steps(rank, model)
+
+
+def labels_of_the_first_rank(rank: int) -> None:
+    """A batch of all ranks, in which some labels are missing, comes from the first one."""
+    for step in range(3):
+        labels = torch.full((16,), float(step))
+        labels[3] = NAN
+        dist.broadcast(labels, 0)
+        loss = (labels - rank).square().nanmean()
+        dist.all_reduce(loss)
+
+
+def scattered_features(rank: int) -> None:
+    for _ in range(3):
+        mine = torch.empty(12)
+        dist.scatter(mine, [torch.tensor([1.0, NAN] * 6) for _ in range(RANKS)] if rank == 0 else None)
+        dist.all_reduce(mine.nan_to_num())
+
+
+def shuffled_features(rank: int) -> None:
+    for _ in range(3):
+        mine = torch.empty(12)
+        dist.all_to_all_single(mine, torch.tensor([float(rank), NAN, 2.0, 3.0] * 3))
+        dist.all_reduce(mine.nan_to_num())
+
+
+CORRECT = [
+    metric_at_the_end,
+    only_evaluation,
+    metric_for_the_first_rank,
+    padded_predictions,
+    metric_by_a_functional_collective,
+    metric_that_is_a_module,
+    sanity_check_before_training,
+    overflow_right_after_a_sanity_check,
+    best_loss_so_far,
+    labels_of_the_first_rank,
+    scattered_features,
+    shuffled_features,
+]
+
+
+@pytest.mark.parametrize("program", CORRECT)
+def test_missing_numbers_are_meant(program: Callable[[int], object]) -> None:
+    assert found(program) == []
+
+
+def buffers_of_a_model(rank: int) -> None:
+    """Statistics are no part of the gradients, and only the evaluation uses them."""
+    model = DistributedDataParallel(Net(buffers=True))
+    steps(rank, model)
+    if rank == 0:
+        model.module.norm.running_var[2] = NAN
+    steps(rank, model)
+
+
+def weights_of_a_sharded_model(rank: int) -> None:
+    model = Net()
+    fully_shard(model)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if rank == 1:
+                weight.to_local().fill_(NAN)
+        model(torch.ones(4, 6))
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, mine: Any) -> Any:
+        return gathered(mine).sum(0)
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        return gradient
+
+
+def activations(rank: int) -> None:
+    weight = nn.Parameter(torch.ones(6) * (NAN if rank == 1 else 1.0))
+    _Gather.apply(weight * 2).sum().backward()
+    dist.all_reduce(weight.grad)
+    dist.all_reduce(torch.ones(2))
+    dist.all_reduce(weight.sum().detach())
+
+
+def metric_that_is_added_up(rank: int) -> None:
+    mean = gathered(of_rank_one(rank)).mean()
+    dist.all_reduce(mean)
+
+
+def averaged(weight: Any) -> None:
+    weight.grad.copy_(gathered(weight.grad).mean(0))
+
+
+def gradients_in_a_backward_pass(rank: int) -> None:
+    """Ranks exchange gradients, and reduce nothing."""
+    model = Net()
+    for weight in model.parameters():
+        weight.register_post_accumulate_grad_hook(averaged)
+    model(torch.ones(4, 6) * (NAN if rank == 1 else 1.0)).sum().backward()
+
+
+def tokens_of_experts(rank: int) -> None:
+    mine = torch.empty(6, 4)
+    dist.all_to_all_single(mine, torch.full((6, 4), NAN if rank == 1 else 1.0))
+
+
+def weights_of_an_optimizer(rank: int) -> None:
+    """The optimizer sends the weights that a rank has updated to the others; the job ends."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DistributedDataParallel(Net())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=NAN if rank == 1 else 0.01)
+    steps(rank, model, 1, optimizer)
+
+
+def weights_that_are_sent_once(rank: int) -> None:
+    model = Net()
+    if rank == 0:
+        nn.init.constant_(model.first.weight, NAN)
+    for weight in model.parameters():
+        dist.broadcast(weight.data, 0)
+    gathered(model(torch.ones(2, 6)).detach().isfinite().float())
+
+
+def shards_after_a_step(rank: int) -> None:
+    """The program shards its weights by itself: a shard without numbers soon is in the gradients."""
+    shard = torch.ones(8) * (rank + 1)
+    for step in range(3):
+        whole = gathered(shard).reshape(-1)
+        mine = torch.empty(8)
+        dist.reduce_scatter_tensor(mine, whole * (rank + 1))
+        shard -= 0.01 * mine * (NAN if step == 0 and rank == 1 else 1.0)
+
+
+def logits_of_a_parallel_layer(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (RANKS,))
+    layer = parallelize_module(nn.Linear(6, 3 * RANKS), mesh, ColwiseParallel(output_layouts=Replicate()))
+    with torch.no_grad():
+        if rank == 1:
+            layer.weight.to_local().fill_(NAN)
+        layer(torch.ones(2, 6))
+
+
+FAULTY = [
+    (buffers_of_a_model, (), (0,)),
+    (weights_of_a_sharded_model, (), (1,)),
+    (activations, ("all_gather",), (1,)),
+    (metric_that_is_added_up, ("all_gather",), (1,)),
+    (gradients_in_a_backward_pass, ("all_gather",), (1,)),
+    (tokens_of_experts, (), (1,)),
+    (weights_of_an_optimizer, ("broadcast",), (1,)),
+    (weights_that_are_sent_once, ("broadcast",), (0,)),
+    (shards_after_a_step, ("all_gather",), (1,)),
+    (logits_of_a_parallel_layer, (), (1,)),
+]
+
+
+@pytest.mark.parametrize(("program", "calls", "culprits"), FAULTY)
+def test_numbers_that_are_lost_are_found(
+    program: Callable[[int], object], calls: tuple[str, ...], culprits: tuple[int, ...]
+) -> None:
+    [finding] = found(program)
+    assert (finding.code, finding.culprits) == ("SC901", culprits)
+    assert not calls or {side.call.op for side in finding.sides if side.call} == {*calls}
+
+
+def test_a_fault_after_missing_numbers_is_named_itself() -> None:
+    """Neither does a metric excuse it, nor is the metric taken for its cause: gradients were finite in between."""
+
+    def program(rank: int) -> None:
+        model = DistributedDataParallel(Net())
+        for _ in range(2):
+            gathered(of_rank_one(rank))
+            steps(rank, model)
+        gathered(of_rank_one(rank))
+        steps(rank, model, bad=1)
+
+    [finding] = found(program)
+    assert (finding.code, finding.culprits) == ("SC901", (2,))
+    assert "all_reduce" in finding.message
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+@pytest.mark.parametrize("at", range(5))
+def test_on_real_ranks(at: int) -> None:
+    assert found(CORRECT[at], "gloo") == []
+    [finding] = found(FAULTY[at][0], "gloo")
+    assert (finding.code, finding.culprits) == ("SC901", FAULTY[at][2])
