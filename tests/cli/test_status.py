@@ -29,7 +29,7 @@ def folder(tmp_path):
 def standing(tmp_path, monkeypatch):
     """A job of which rank 3 has not come, and whose processes seem to be there."""
     write_job_that_waits(tmp_path / "standing")
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
     return tmp_path / "standing"
 
 
@@ -131,7 +131,7 @@ def test_looks_go_on_while_the_launcher_may_start_the_ranks_again(tmp_path, agai
 @pytest.mark.parametrize("kind", ["wrong", "stalled"])
 def test_the_last_of_several_looks_has_the_findings(tmp_path, kind, capsys, monkeypatch):
     """Judging goes on beside the looks: the end of a job does not overtake it."""
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: False)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: True)
     monkeypatch.setattr("simcoll.cli.top._SETTLE_SECONDS", 0.0)
     if kind == "wrong":
         write_job(tmp_path / "job", wrong=[1])
