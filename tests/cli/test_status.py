@@ -38,6 +38,14 @@ def test_status_of_a_job_that_ended_well(folder, capsys):
     assert capsys.readouterr().out == "ended: all ranks 0-3 ended\n"
 
 
+@pytest.mark.parametrize("plain", [[], ["--plain"]])
+def test_status_is_one_line_where_it_is_piped(standing, plain, capsys):
+    assert main(["status", "--stall", "0.1", *plain, str(standing)]) == 4
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("standing: for ")
+    assert len(line) > 80
+
+
 def test_status_of_a_job_with_a_finding(tmp_path, capsys):
     write_job(tmp_path / "wrong", wrong=[1])
     assert main(["status", str(tmp_path / "wrong")]) == 3
