@@ -119,6 +119,7 @@ class JobNow:
     marks: StepMarks | None = None
     told: bool = True
     over: bool = False
+    unjudged: str = ""
 
     @property
     def unseen(self) -> tuple[int, ...]:

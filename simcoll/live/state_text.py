@@ -27,7 +27,8 @@ def why_of(job: JobNow) -> str:
     remote = (
         f"; {ranks_text(told)} {verb(told, 'records', 'record')} on other nodes, as node 0 was told" if told else ""
     )
-    return f"{_why(job)}{remote}{unseen}"
+    unjudged = f"; these records could not be judged: {job.unjudged}" if job.unjudged else ""
+    return f"{_why(job)}{remote}{unseen}{unjudged}"
 
 
 def _why(job: JobNow) -> str:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -35,14 +35,13 @@ from simcoll.blackbox.tail import BoxTail
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, text
 from simcoll.core.steps import StepMarks
 from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
+from simcoll.live.judging import Judged, judged
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
 from simcoll.live.processes import Processes
 from simcoll.live.progress import Members, current_rows, members_of, progress_of, step_seconds
 from simcoll.live.records import GroupTable, Integers, Records
 from simcoll.live.state_text import why_of
 from simcoll.live.waiting import shares_of
-from simcoll.verifier.findings.finding import Bandwidth, Finding, errors_of
-from simcoll.verifier.postmortem import judge, standstill
 
 _RECORDS_IN_ALL = 1 << 18
 _FEWEST, _MOST = 64, 1024
@@ -82,7 +81,7 @@ class JobWatch:
         self.folder = folder
         self._patience = patience
         self._executor = executor
-        self._judging: Future[_Judged] | None = None
+        self._judging: Future[Judged] | None = None
         self._known = KnownEntries()
         self._tails: dict[Path, BoxTail] = {}
         self._chosen: list[BoxTail] = []
@@ -95,7 +94,7 @@ class JobWatch:
         self._changed_ns = 0
         self._calls = 0
         self._processes = Processes()
-        self._last = _Judged()
+        self._last = Judged()
         self._judged = 0.0
         self._was: tuple[Motion, int, Stall | None] | None = None
 
@@ -138,6 +137,7 @@ class JobWatch:
         steps = [one.step_seconds for one in ranks if one.step_seconds is not None]
         headers = [tail.header for tail in self._chosen if tail.header is not None]
         job = JobNow(
+            unjudged=self._last.problem,
             folder=str(self.folder),
             time_ns=now,
             world_size=max([header.world_size for header in headers] + [len(launch.ranks)]),
@@ -177,7 +177,7 @@ class JobWatch:
             attempt = next(((box.run, box.attempt) for box in run), None)
             if attempt != self._attempt:
                 # What was found in the ranks of another attempt is nothing that these have done.
-                self._attempt, self._last, self._judging, self._was = attempt, _Judged(), None, None
+                self._attempt, self._last, self._judging, self._was = attempt, Judged(), None, None
         return any(changed)
 
     def _find_files(self) -> None:
@@ -335,7 +335,7 @@ class JobWatch:
         if still and motion is not Motion.ENDED:
             stands = self._standing(ranks, now)
         any_failed = any(one.doing in (Doing.FAILED, Doing.GONE) for one in ranks)
-        work = partial(_judged, boxes, _outcome(ranks, launch), stands, ended_for, any_failed=any_failed)
+        work = partial(judged, boxes, _outcome(ranks, launch), stands, ended_for, any_failed=any_failed)
         if self._executor is not None:
             self._judging = self._executor.submit(work)
             self._take_judged(_AT_ONCE_SECONDS)
@@ -370,45 +370,6 @@ class JobWatch:
             return self._processes.asleep(box.host, box.pid)
         newest = max(int(tail.slots[name].max()) for name in ("scheduled_ns", "started_ns", "finished_ns"))
         return now - newest >= _UNSEEN_NS
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """The verifier's last word, and what it cost in seconds; ``still``: on a job that was seen still at that moment."""
-
-    findings: tuple[Finding, ...] = ()
-    proved: bool = False
-    bandwidths: tuple[Bandwidth, ...] = ()
-    cost: float = 0.0
-    still: bool = False
-
-    def told(self, motion: Motion) -> tuple[Finding, ...]:
-        """The findings that hold for a job in this state: a rank for which others wait a moment is not missing yet."""
-        if self.still and motion is Motion.MOVING:
-            return tuple(errors_of(self.findings))
-        return self.findings
-
-
-def _judged(
-    boxes: Sequence[BlackBox],
-    outcome: LaunchOutcome,
-    stands: Stall | None,
-    ended_for: Stall | None,
-    *,
-    any_failed: bool,
-) -> _Judged:
-    """Judge the newest records of a job: why it does not move, or what is wrong so far.
-
-    Where nothing proves why a job stands in which a rank has failed, the failure is why.
-    """
-    begun = time.monotonic()
-    if stands is not None:
-        findings, proved = standstill(boxes, outcome, stands)
-        if findings or not any_failed:
-            return _Judged(findings, proved, (), time.monotonic() - begun, still=True)
-    report = judge(boxes, outcome, ended_for)
-    speeds = () if report.summary is None else tuple(report.summary.bandwidths)
-    return _Judged(tuple(report.findings), False, speeds, time.monotonic() - begun)
 
 
 def _doing(box: BlackBox, end: LaunchedRank | None, *, gone: bool, waits: bool) -> Doing:

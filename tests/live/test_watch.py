@@ -215,3 +215,14 @@ def test_a_file_that_cannot_be_read_leaves_the_others(tmp_path):
     assert [one.rank for one in seen.ranks] == [0, 2, 3]
     assert (seen.world_size, seen.unseen) == (4, (1,))
     assert seen.why.endswith("; there is no record of rank 1 in this folder")
+
+
+def test_records_that_cannot_be_judged_leave_all_else(tmp_path, monkeypatch):
+    def judged(*given):
+        raise KeyError(4)
+
+    write_job_that_failed(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.judging.judge", judged)
+    seen = JobWatch(tmp_path / "job").look()
+    assert (seen.motion, len(seen.ranks), seen.findings) == (Motion.ENDED, 4, ())
+    assert seen.why.endswith("; these records could not be judged: KeyError: 4")
