@@ -14,7 +14,7 @@ from simcoll.verifier.postmortem import judge, standstill
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Ruling:
     """The verifier's last word, and what it cost in seconds; ``still``: on a job that was seen still at that moment.
 
     ``problem`` says why there is none.
@@ -41,14 +41,14 @@ def judged(
     ended_for: Stall | None,
     *,
     any_failed: bool,
-) -> Judged:
+) -> Ruling:
     """Judge the newest records of a job; a look goes on without a verdict where they cannot be judged."""
     begun = time.monotonic()
     try:
         return _verdict(boxes, outcome, stands, ended_for, any_failed=any_failed)
     except Exception as error:
         # What else is seen of the job does not depend on it, and the next records may be judged.
-        return Judged(cost=time.monotonic() - begun, problem=f"{type(error).__name__}: {error}")
+        return Ruling(cost=time.monotonic() - begun, problem=f"{type(error).__name__}: {error}")
 
 
 def _verdict(
@@ -58,7 +58,7 @@ def _verdict(
     ended_for: Stall | None,
     *,
     any_failed: bool,
-) -> Judged:
+) -> Ruling:
     """The reason why a job does not move, or what is wrong so far.
 
     Where nothing proves why a job stands in which a rank has failed, the failure is why.
@@ -67,7 +67,7 @@ def _verdict(
     if stands is not None:
         findings, proved = standstill(boxes, outcome, stands)
         if findings or not any_failed:
-            return Judged(findings, proved, (), time.monotonic() - begun, still=True)
+            return Ruling(findings, proved, (), time.monotonic() - begun, still=True)
     report = judge(boxes, outcome, ended_for)
     speeds = () if report.summary is None else tuple(report.summary.bandwidths)
-    return Judged(tuple(report.findings), False, speeds, time.monotonic() - begun)
+    return Ruling(tuple(report.findings), False, speeds, time.monotonic() - begun)

@@ -35,7 +35,7 @@ from simcoll.blackbox.tail import BoxTail
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, text
 from simcoll.core.steps import StepMarks
 from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
-from simcoll.live.judging import Judged, judged
+from simcoll.live.judging import Ruling, judged
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
 from simcoll.live.processes import Processes
 from simcoll.live.progress import Members, current_rows, members_of, progress_of, step_seconds
@@ -81,7 +81,7 @@ class JobWatch:
         self.folder = folder
         self._patience = patience
         self._executor = executor
-        self._judging: Future[Judged] | None = None
+        self._judging: Future[Ruling] | None = None
         self._known = KnownEntries()
         self._tails: dict[Path, BoxTail] = {}
         self._chosen: list[BoxTail] = []
@@ -94,7 +94,7 @@ class JobWatch:
         self._changed_ns = 0
         self._calls = 0
         self._processes = Processes()
-        self._last = Judged()
+        self._last = Ruling()
         self._judged = 0.0
         self._was: tuple[Motion, int, Stall | None] | None = None
 
@@ -177,7 +177,7 @@ class JobWatch:
             attempt = next(((box.run, box.attempt) for box in run), None)
             if attempt != self._attempt:
                 # What was found in the ranks of another attempt is nothing that these have done.
-                self._attempt, self._last, self._judging, self._was = attempt, Judged(), None, None
+                self._attempt, self._last, self._judging, self._was = attempt, Ruling(), None, None
         return any(changed)
 
     def _find_files(self) -> None:
