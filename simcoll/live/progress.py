@@ -54,7 +54,7 @@ def progress_of(records: Records) -> GroupProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class GroupMembers:
     """The last collective that each recorded member (global rank) of a group has made, and ended.
 
     ``unknown`` are those whose records at hand hold no call of the group, though older ones are gone.
@@ -67,13 +67,13 @@ class Members:
 
 def members_of(
     group: Group, records: Records, progress: GroupProgress, mine: Integers, place_of: Mapping[int, int]
-) -> Members:
+) -> GroupMembers:
     """The members of a group of which the rows ``mine`` of the progress tell; ``place_of`` has each rank's place."""
     made = dict(zip(progress.rank[mine].tolist(), progress.made[mine].tolist(), strict=True))
     done = dict(zip(progress.rank[mine].tolist(), progress.done[mine].tolist(), strict=True))
     recorded = [(rank, place_of[rank]) for rank in group.ranks if rank in place_of]
     known = [(rank, place) for rank, place in recorded if place in made or records.whole[place]]
-    return Members(
+    return GroupMembers(
         {rank: made.get(place, 0) for rank, place in known},
         {rank: done.get(place, 0) for rank, place in known},
         tuple(rank for rank, place in recorded if place not in made and not records.whole[place]),

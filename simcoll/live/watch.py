@@ -38,7 +38,7 @@ from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
 from simcoll.live.judging import Ruling, judged
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
 from simcoll.live.processes import Processes
-from simcoll.live.progress import Members, current_rows, members_of, progress_of, step_seconds
+from simcoll.live.progress import GroupMembers, current_rows, members_of, progress_of, step_seconds
 from simcoll.live.records import GroupTable, Integers, Records
 from simcoll.live.state_text import why_of
 from simcoll.live.waiting import shares_of
@@ -285,7 +285,7 @@ class JobWatch:
                 views.append(self._group_view(self._groups.groups[number], records, rows, members, now))
         return views
 
-    def _group_view(self, group: Group, records: Records, rows: Integers, members: Members, now: int) -> GroupNow:
+    def _group_view(self, group: Group, records: Records, rows: Integers, members: GroupMembers, now: int) -> GroupNow:
         finished = min(members.done.values())
         came = tuple(rank for rank, made in members.made.items() if made > finished)
         shown = finished + 1 if came else finished
