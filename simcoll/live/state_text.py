@@ -23,12 +23,25 @@ _MOST_FOLLOWED = 16
 def why_of(job: JobNow) -> str:
     """One line on why the job is in its state: the first finding, or where its ranks are; and who is not seen."""
     unseen = f"; there is no record of {ranks_text(job.unseen)} in this folder" if job.unseen else ""
-    told = [one.rank for one in job.ranks if one.place]
+    told = [one.rank for one in job.ranks if one.place and not one.silent_seconds]
     remote = (
         f"; {ranks_text(told)} {verb(told, 'records', 'record')} on other nodes, as node 0 was told" if told else ""
     )
+    silent = _silent_text([one for one in job.ranks if one.silent_seconds])
     unjudged = f"; these records could not be judged: {job.unjudged}" if job.unjudged else ""
-    return f"{_why(job)}{remote}{unseen}{unjudged}"
+    return f"{_why(job)}{silent}{remote}{unseen}{unjudged}"
+
+
+def _silent_text(ranks: Sequence[RankNow]) -> str:
+    """The hosts of which node 0 hears nothing any more, with their ranks."""
+    by_host: dict[str, list[RankNow]] = {}
+    for one in ranks:
+        by_host.setdefault(one.host, []).append(one)
+    return "".join(
+        f"; nothing was heard of {host} ({ranks_text(one.rank for one in mine)}) for "
+        f"{show_seconds(min(one.silent_seconds for one in mine))}"
+        for host, mine in by_host.items()
+    )
 
 
 def _why(job: JobNow) -> str:
@@ -45,6 +58,8 @@ def doing_text(one: RankNow) -> str:
     """``waits 1.2 s for rank 3``, ``runs its own code``, ``raised ValueError (exit code 1)``, ``stopped (SIGTERM)``."""
     if one.problem:
         return f"cannot be read: {one.problem}"
+    if one.silent_seconds:
+        return f"not heard of for {show_seconds(one.silent_seconds)}"
     if one.doing is Doing.WAITS:
         whom = f" for {ranks_text(one.waits_for)}" if one.waits_for else ""
         return f"waits {show_seconds(one.for_seconds)}{whom}"
@@ -75,6 +90,8 @@ def call_text(one: RankNow) -> str:
 def doing_wordings(one: RankNow) -> list[str]:
     """The activity of a rank in fewer and fewer words, for a narrow column."""
     known, whole = (one.record is not None or bool(one.place)) and not one.problem, doing_text(one)
+    if one.silent_seconds:
+        return [whole, f"silent {show_seconds(one.silent_seconds)}"]
     if one.doing is Doing.WAITS and known:
         return [whole, whole.replace(" for ", ": ", 1), f"waits {show_seconds(one.for_seconds)}"]
     if one.doing is Doing.RUNS and known:

@@ -32,12 +32,12 @@ from simcoll.blackbox.gather import boxes_below, matching, one_run
 from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, read_remote
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
+from simcoll.core.processes import Processes
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, text
 from simcoll.core.steps import StepMarks
 from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
 from simcoll.live.judging import Ruling, judged
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
-from simcoll.live.processes import Processes
 from simcoll.live.progress import GroupMembers, current_rows, members_of, progress_of, step_seconds
 from simcoll.live.records import GroupTable, Integers, Records
 from simcoll.live.state_text import why_of
@@ -434,7 +434,17 @@ def _told_rank(one: RemoteRank, now: int) -> RankNow:
     if one.exit_code is not None:
         doing = Doing.STOPPED if one.stopped else Doing.FAILED if one.exit_code else Doing.ENDED
     seconds = max(now - one.since_ns, 0) / 1e9
-    return RankNow(one.rank, one.host, 0, doing, for_seconds=seconds, exit_code=one.exit_code, place=one.place)
+    silent = max(now - one.silent_ns, 0) / 1e9 if one.silent_ns and not doing.over else 0.0
+    return RankNow(
+        one.rank,
+        one.host,
+        0,
+        doing,
+        for_seconds=seconds,
+        exit_code=one.exit_code,
+        place=one.place,
+        silent_seconds=silent,
+    )
 
 
 def _seconds_since(record: Record | None, now: int) -> float:

@@ -4,12 +4,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
+import jsonschema
 import pytest
 
 from simcoll.blackbox.accounts import write_stall
+from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, write_remote
 from simcoll.core.record import UNKNOWN_SOURCE
 from simcoll.core.trace import Stall
+from simcoll.live.document import job_document, job_schema
 from simcoll.live.now import Doing, Motion
 from simcoll.live.state_text import doing_text
 from simcoll.live.watch import JobWatch
@@ -215,6 +219,21 @@ def test_a_file_that_cannot_be_read_leaves_the_others(tmp_path):
     assert [one.rank for one in seen.ranks] == [0, 2, 3]
     assert (seen.world_size, seen.unseen) == (4, (1,))
     assert seen.why.endswith("; there is no record of rank 1 in this folder")
+
+
+def test_a_node_of_which_nothing_is_heard_is_named(tmp_path, monkeypatch):
+    write_job_that_waits(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
+    for rank in (2, 3):
+        (tmp_path / "job" / f"rank{rank:05d}.simcoll").unlink()
+    long_ago = time.time_ns() - 18 * 10**9
+    told = [RemoteRank(2, 1, "b", "started barrier", True, long_ago), RemoteRank(3, 2, "c", "x", True, long_ago)]
+    write_remote(tmp_path / "job" / NODES_FILE, [told[0], replace(told[1], silent_ns=long_ago)])
+    seen = JobWatch(tmp_path / "job").look()
+    assert "; nothing was heard of c (rank 3) for 18" in seen.why
+    assert seen.why.endswith("; rank 2 records on other nodes, as node 0 was told")
+    assert [doing_text(one)[:8] for one in seen.ranks[2:]] == ["waits 18", "not hear"]
+    jsonschema.validate(job_document(seen), job_schema())
 
 
 def test_records_that_cannot_be_judged_leave_all_else(tmp_path, monkeypatch):
