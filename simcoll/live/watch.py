@@ -122,7 +122,7 @@ class JobWatch:
         ranks = self._ranks(records, launch, now)
         motion = self._motion(records, ranks, now)
         remote = self._remote(ranks, now)
-        if motion is Motion.ENDED and not all(one.doing.over for one in remote):
+        if motion is Motion.ENDED and not all(one.doing.over or one.silent_seconds for one in remote):
             motion = Motion.MOVING
         until = now if motion is not Motion.ENDED else min(now, max(one.ended_ns for one in ranks) or self._changed_ns)
         groups = self._group_views(records, until)
