@@ -1,7 +1,7 @@
 """What node 0 knows of ranks whose records lie on other nodes while the job runs: a file beside its own records.
 
     {"schema": "simcoll.nodes/1", "ranks": [{"rank": 4, "node": 1, "host": "node-1", "place": "started all_reduce
-     (collective 42 of group 0)", "waits": true, "since_ns": ..., "exit_code": null, "stopped": false}]}
+     (collective 42 of group 0)", "waits": true, "since_ns": ..., "exit_code": null, "stopped": false, "silent_ns": 0}]}
 
 It is rewritten whole about once a second, and removed when their records have come.
 """
@@ -27,6 +27,7 @@ class RemoteRank:
 
     ``place`` names its last call in words; ``waits`` says that it waits in that call, ``since_ns`` (node 0's wall
     clock) since when, or since when it runs its own code. ``exit_code`` and ``stopped`` are those of its launcher.
+    ``silent_ns`` is when its node, which is lost, was heard of last; 0 for one that answers.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class RemoteRank:
     since_ns: int
     exit_code: int | None = None
     stopped: bool = False
+    silent_ns: int = 0
 
 
 def write_remote(path: Path, ranks: Sequence[RemoteRank]) -> None:
@@ -61,4 +63,7 @@ def _rank(entry: dict[str, object]) -> RemoteRank:
     if type(rank) is not int or type(node) is not int or type(since) is not int or not isinstance(code, int | None):
         raise TypeError("rank")
     words = str(entry["host"]), str(entry["place"])
-    return RemoteRank(rank, node, *words, entry["waits"] is True, since, code, entry["stopped"] is True)
+    silent = entry["silent_ns"]
+    if type(silent) is not int:
+        raise TypeError("silent_ns")
+    return RemoteRank(rank, node, *words, entry["waits"] is True, since, code, entry["stopped"] is True, silent)

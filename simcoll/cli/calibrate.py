@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 
 from simcoll.cli.arguments import add_output_arguments
 from simcoll.cli.output import Output
@@ -231,12 +231,13 @@ def _conclude(outcome: Calibrated, out: Path, output: Output) -> int:
     except TopologyError as error:
         return output.refuse(BAD_INPUT, str(error))
     trials = outcome.trials()
-    output.render(_table(outcome, trials, out), lambda: _document(outcome, trials, out))
+    output.render(_table(outcome, trials), lambda: _document(outcome, trials, out))
+    output.line(f"{_mean_error(trials):.0%} mean error; topology written to {out}: give it as --topology {out}")
     return OK
 
 
-def _table(outcome: Calibrated, trials: Sequence[Trial], out: Path) -> RenderableType:
-    """The held-back sizes, measured and predicted, and where the topology is."""
+def _table(outcome: Calibrated, trials: Sequence[Trial]) -> RenderableType:
+    """The held-back sizes, measured and predicted."""
     table = Rows(title=plain(f"{outcome.backend}, sizes that were held back"), title_justify="left", box=SIMPLE_HEAD)
     for name in ("op", "ranks", "bytes", "measured us", "predicted us", "error"):
         table.add_column(name, justify="left" if name == "op" else "right", no_wrap=True)
@@ -244,8 +245,7 @@ def _table(outcome: Calibrated, trials: Sequence[Trial], out: Path) -> Renderabl
         row = trial.row
         times = (f"{1e6 * time:,.1f}" for time in (row.seconds, trial.predicted))
         table.add_row(plain(row.op), str(row.ranks), f"{row.bytes:,}", *times, f"{trial.error:+.0%}")
-    error = f"{_mean_error(trials):.0%} mean error"
-    return Group(table, plain(f"{error}; topology written to {out}: give it as --topology {out}"))
+    return table
 
 
 def _mean_error(trials: Sequence[Trial]) -> float:

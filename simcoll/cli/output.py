@@ -72,9 +72,22 @@ class Output:
 
     def say(self, report: Report, line: str) -> None:
         """Put one line on stdout in the report's place; with ``--json`` the report."""
+        self.line(line, lambda: report_document(report))
+
+    def line(self, text: str, document: Callable[[], object] | None = None) -> None:
+        """Put one line on stdout; with ``--json`` the document, or nothing where there is none.
+
+        It is folded on a terminal, and only there: what is piped is searched by line, and its paths are used.
+        """
+        if self.json:
+            if document is not None:
+                self.hand_over(json.dumps(document(), indent=2))
+            return
         from simcoll.core.text import plain
 
-        self.render(plain(line), lambda: report_document(report))
+        shown = plain(text).plain
+        shown = shown.encode("ascii", "backslashreplace").decode("ascii") if self.plain else shown
+        self.hand_over(_folded(shown, columns()) if sys.stdout is not None and sys.stdout.isatty() else shown)
 
     def render(self, picture: RenderableType, document: Callable[[], object]) -> None:
         """Put a picture or a JSON document on stdout; raises :class:`StdoutError` and BrokenPipeError."""
@@ -166,12 +179,14 @@ def warn(text: str) -> None:
     line = f"simcoll: {_bounded(printable(text))}"
     with contextlib.suppress(OSError):
         if sys.stderr is not None and sys.stderr.isatty():
-            width = max(shutil.get_terminal_size().columns, _NARROWEST)
-            # Long words such as paths are not broken, so that they can be copied.
-            line = "\n".join(
-                textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-            )
+            line = _folded(line, max(shutil.get_terminal_size().columns, _NARROWEST))
         print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _folded(line: str, width: int) -> str:
+    """A line in several for a terminal. Long words such as paths are not broken, so that they can be copied."""
+    lines = textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def _bounded(text: str) -> str:

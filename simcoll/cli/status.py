@@ -10,7 +10,6 @@ from pathlib import Path
 from simcoll.cli.arguments import add_output_arguments, request_of, stated_seconds
 from simcoll.cli.output import Output
 from simcoll.core.io import stated_path
-from simcoll.core.text import plain
 from simcoll.errors import BAD_INPUT, FINDINGS, OK, STANDING, UsageError
 from simcoll.live.document import job_document
 from simcoll.live.folder import job_folder
@@ -60,7 +59,7 @@ def status(request: StatusRequest) -> int:
         job = seen_twice(JobWatch(job_folder(request.folder), request.stall))
     except UsageError as error:
         return output.refuse(BAD_INPUT, str(error))
-    output.render(plain(f"{job.motion.value}: {job.why}"), lambda: job_document(job))
+    output.line(f"{job.motion.value}: {job.why}", lambda: job_document(job))
     return exit_code(job)
 
 

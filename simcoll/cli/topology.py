@@ -10,7 +10,6 @@ from typing import Protocol
 from simcoll.cli.arguments import add_output_arguments, add_topology_arguments, topology_request
 from simcoll.cli.output import Output
 from simcoll.core.io import stated_path
-from simcoll.core.text import plain
 from simcoll.core.units import counted
 from simcoll.errors import BAD_INPUT, OK, TopologyError
 from simcoll.topology.file import document_of, dump_json, write_text, write_topology
@@ -121,7 +120,7 @@ def _import(graph: Topology, out: Path | None, output: Output) -> int:
     write_topology(out, graph)
     summary = summarise(graph)
     text = f"{out}: {counted(summary.ranks, 'rank')} on {counted(summary.hosts, 'host')}"
-    output.render(plain(text), lambda: {**summary.as_json(), "file": str(out)})
+    output.line(text, lambda: {**summary.as_json(), "file": str(out)})
     return OK
 
 
@@ -130,5 +129,5 @@ def _draw(graph: Topology, out: Path | None, output: Output) -> int:
         output.render(render_tree(graph), lambda: {**summarise(graph).as_json(), "svg": draw(graph)})
         return OK
     write_text(out, draw(graph))
-    output.render(plain(str(out)), lambda: {**summarise(graph).as_json(), "file": str(out)})
+    output.line(str(out), lambda: {**summarise(graph).as_json(), "file": str(out)})
     return OK

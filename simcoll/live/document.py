@@ -83,6 +83,7 @@ def _rank(one: RankNow) -> dict[str, object]:
         "exit_code": one.exit_code,
         "error": one.error or None,
         "place": one.place or None,
+        "silent_seconds": one.silent_seconds or None,
         "problem": one.problem or None,
     }
 

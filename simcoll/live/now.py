@@ -47,7 +47,8 @@ class RankNow:
     in which all others waited for it, ``step_seconds`` the time of a step, ``steps`` the number that the program has
     marked as ended; None where the records do not tell. ``exit_code`` is that of its process, where a launcher saw it;
     ``error`` is the type of the exception that ended it. ``place`` is the last call in the words of node 0: the rank
-    records on another node, and nothing else of it is known. ``problem`` says why its file cannot be read.
+    records on another node, and nothing else of it is known; ``silent_seconds`` is the time for which that node
+    has not been heard of, 0 while it answers. ``problem`` says why its file cannot be read.
     """
 
     rank: int
@@ -68,6 +69,7 @@ class RankNow:
     exit_code: int | None = None
     error: str = ""
     place: str = ""
+    silent_seconds: float = 0.0
     problem: str = ""
 
 
@@ -119,6 +121,7 @@ class JobNow:
     marks: StepMarks | None = None
     told: bool = True
     over: bool = False
+    unjudged: str = ""
 
     @property
     def unseen(self) -> tuple[int, ...]:

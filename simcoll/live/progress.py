@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from simcoll.core.record import State
+from simcoll.core.record import Group, State
 from simcoll.core.steps import period_of
-from simcoll.core.trace import AWAITED
+from simcoll.core.trace import AWAITED, HANDED_ON, ON_DEVICE
 from simcoll.live.records import Floats, Integers, Records
 
 _SEARCHES = 8
@@ -51,14 +53,50 @@ def progress_of(records: Records) -> GroupProgress:
     return GroupProgress(keys // width, keys % width, made, done)
 
 
-def current_rows(records: Records) -> Integers:
-    """The row that shows where each rank is: the first call that it waits for, or else its last one; -1 for none."""
+@dataclass(frozen=True, slots=True)
+class GroupMembers:
+    """The last collective that each recorded member (global rank) of a group has made, and ended.
+
+    ``unknown`` are those whose records at hand hold no call of the group, though older ones are gone.
+    """
+
+    made: Mapping[int, int]
+    done: Mapping[int, int]
+    unknown: tuple[int, ...]
+
+
+def members_of(
+    group: Group, records: Records, progress: GroupProgress, mine: Integers, place_of: Mapping[int, int]
+) -> GroupMembers:
+    """The members of a group of which the rows ``mine`` of the progress tell; ``place_of`` has each rank's place."""
+    made = dict(zip(progress.rank[mine].tolist(), progress.made[mine].tolist(), strict=True))
+    done = dict(zip(progress.rank[mine].tolist(), progress.done[mine].tolist(), strict=True))
+    recorded = [(rank, place_of[rank]) for rank in group.ranks if rank in place_of]
+    known = [(rank, place) for rank, place in recorded if place in made or records.whole[place]]
+    return GroupMembers(
+        {rank: made.get(place, 0) for rank, place in known},
+        {rank: done.get(place, 0) for rank, place in known},
+        tuple(rank for rank, place in recorded if place not in made and not records.whole[place]),
+    )
+
+
+def current_rows(records: Records, asleep: npt.NDArray[np.bool_]) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """The row that shows where each rank is, and whether the rank waits there.
+
+    It is the first call that the rank waits for, or else its last one; -1 for none. A rank waits for a call that a
+    thread awaits. Nobody sees the wait for a future that was taken, as in C++ by DDP: a rank waits for one while its
+    process is ``asleep``, or a device runs the call.
+    """
     found = np.where(np.diff(records.bounds) > 0, records.bounds[1:] - 1, -1)
-    slots = records.slots
-    waits = np.flatnonzero((slots["state"] <= State.STARTED) & ((slots["flags"] & AWAITED) != 0))
-    ranks, first = np.unique(records.rank[waits], return_index=True)
-    found[ranks] = waits[first]
-    return found
+    flags = records.slots["flags"]
+    unseen = asleep[records.rank] | ((flags & ON_DEVICE) != 0)
+    held = ((flags & AWAITED) != 0) | (((flags & HANDED_ON) != 0) & unseen)
+    rows = np.flatnonzero((records.slots["state"] <= State.STARTED) & held)
+    ranks, first = np.unique(records.rank[rows], return_index=True)
+    found[ranks] = rows[first]
+    waits = np.zeros(len(found), np.bool_)
+    waits[ranks] = True
+    return found, waits
 
 
 def step_seconds(records: Records) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Source
@@ -15,15 +16,32 @@ from simcoll.verifier.findings.finding import errors_of
 _NOTICEABLE = 0.05
 """The share of time from which on a late rank is named."""
 
+_MOST_FOLLOWED = 16
+"""Ranks of which all that wait behind them are looked for."""
+
 
 def why_of(job: JobNow) -> str:
     """One line on why the job is in its state: the first finding, or where its ranks are; and who is not seen."""
     unseen = f"; there is no record of {ranks_text(job.unseen)} in this folder" if job.unseen else ""
-    told = [one.rank for one in job.ranks if one.place]
+    told = [one.rank for one in job.ranks if one.place and not one.silent_seconds]
     remote = (
         f"; {ranks_text(told)} {verb(told, 'records', 'record')} on other nodes, as node 0 was told" if told else ""
     )
-    return f"{_why(job)}{remote}{unseen}"
+    silent = _silent_text([one for one in job.ranks if one.silent_seconds])
+    unjudged = f"; these records could not be judged: {job.unjudged}" if job.unjudged else ""
+    return f"{_why(job)}{silent}{remote}{unseen}{unjudged}"
+
+
+def _silent_text(ranks: Sequence[RankNow]) -> str:
+    """The hosts of which node 0 hears nothing any more, with their ranks."""
+    by_host: dict[str, list[RankNow]] = {}
+    for one in ranks:
+        by_host.setdefault(one.host, []).append(one)
+    return "".join(
+        f"; nothing was heard of {host} ({ranks_text(one.rank for one in mine)}) for "
+        f"{show_seconds(min(one.silent_seconds for one in mine))}"
+        for host, mine in by_host.items()
+    )
 
 
 def _why(job: JobNow) -> str:
@@ -40,6 +58,8 @@ def doing_text(one: RankNow) -> str:
     """``waits 1.2 s for rank 3``, ``runs its own code``, ``raised ValueError (exit code 1)``, ``stopped (SIGTERM)``."""
     if one.problem:
         return f"cannot be read: {one.problem}"
+    if one.silent_seconds:
+        return f"not heard of for {show_seconds(one.silent_seconds)}"
     if one.doing is Doing.WAITS:
         whom = f" for {ranks_text(one.waits_for)}" if one.waits_for else ""
         return f"waits {show_seconds(one.for_seconds)}{whom}"
@@ -70,6 +90,8 @@ def call_text(one: RankNow) -> str:
 def doing_wordings(one: RankNow) -> list[str]:
     """The activity of a rank in fewer and fewer words, for a narrow column."""
     known, whole = (one.record is not None or bool(one.place)) and not one.problem, doing_text(one)
+    if one.silent_seconds:
+        return [whole, f"silent {show_seconds(one.silent_seconds)}"]
     if one.doing is Doing.WAITS and known:
         return [whole, whole.replace(" for ", ": ", 1), f"waits {show_seconds(one.for_seconds)}"]
     if one.doing is Doing.RUNS and known:
@@ -126,19 +148,61 @@ def _ended_text(job: JobNow) -> str:
 
 
 def _standing_text(job: JobNow) -> str:
-    """The group in which ranks wait longest for one that has not come; or any rank that waits."""
-    stuck = [view for view in job.groups if view.came and view.absent]
-    if stuck:
-        view = max(stuck, key=lambda view: view.for_seconds)
-        absent = next(one for one in job.ranks if one.rank == view.absent[0])
-        return (
-            f"{ranks_text(view.came)} {'wait' if len(view.came) > 1 else 'waits'} in {view.op} #{view.finished + 1} of "
-            f"{group_name(view.group)} at {source_text(view.source)} for {ranks_text(view.absent)}; "
-            f"rank {absent.rank} {doing_text(absent)}, last in {call_text(absent)}"
-        )
+    """The ranks that wait for the one by which most are held up; or any rank that waits."""
     waiting = [one for one in job.ranks if one.doing is Doing.WAITS]
-    first = max(waiting, key=lambda one: one.for_seconds)
-    return f"{ranks_text(one.rank for one in waiting)}: rank {first.rank} {doing_text(first)} in {call_text(first)}"
+    held = _held_up(job, waiting)
+    by = {one.rank: one for one in job.ranks}
+    culprit = next((by[rank] for rank in held if rank in by), None)
+    if culprit is None:
+        first = max(waiting, key=lambda one: one.for_seconds)
+        return f"{ranks_text(one.rank for one in waiting)}: rank {first.rank} {doing_text(first)} in {call_text(first)}"
+    first = max((one for one in waiting if culprit.rank in one.waits_for), key=lambda one: one.for_seconds)
+    same = [one.rank for one in waiting if _call(one) == _call(first) and one.waits_for == first.waits_for]
+    behind = sorted(held[culprit.rank] - {*same})
+    others = f"; {ranks_text(behind)} {verb(behind, 'waits', 'wait')} behind" if behind else ""
+    return (
+        f"{ranks_text(same)} {verb(same, 'waits', 'wait')} in {call_text(first)} for {ranks_text(first.waits_for)}; "
+        f"rank {culprit.rank} {doing_text(culprit)}, last in {call_text(culprit)}{others}"
+    )
+
+
+def _call(one: RankNow) -> object:
+    """What is equal for all ranks that wait in one collective; one rank alone waits for a message."""
+    if one.record is None or one.group is None or one.record.p2p_sequence:
+        return one.rank
+    return one.group.name, one.group.ranks, one.record.sequence
+
+
+def _held_up(job: JobNow, waiting: Sequence[RankNow]) -> dict[int, set[int]]:
+    """The ranks that others wait for and that do not wait, with all that they hold up; the most first."""
+    waits = {one.rank for one in waiting}
+    # Those that wait in one collective wait for the same ranks: they are followed together.
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for one in waiting:
+        holders.setdefault(one.waits_for, []).append(one.rank)
+    needing: dict[int, list[tuple[int, ...]]] = {}
+    for ranks in holders:
+        for rank in ranks:
+            needing.setdefault(rank, []).append(ranks)
+    free = sorted(needing.keys() - waits, key=lambda rank: -sum(len(holders[ranks]) for ranks in needing[rank]))
+    held = {rank: _behind(rank, holders, needing) for rank in free[:_MOST_FOLLOWED]}
+    return dict(sorted(held.items(), key=lambda item: -len(item[1])))
+
+
+def _behind(
+    rank: int, holders: Mapping[tuple[int, ...], Sequence[int]], needing: Mapping[int, Sequence[tuple[int, ...]]]
+) -> set[int]:
+    """All ranks that wait for a rank, and for those in turn."""
+    found: set[int] = set()
+    done: set[tuple[int, ...]] = set()
+    ahead = [rank]
+    while ahead:
+        new = [ranks for ranks in needing.get(ahead.pop(), ()) if ranks not in done]
+        done.update(new)
+        more = {one for ranks in new for one in holders[ranks]} - found
+        found |= more
+        ahead += more
+    return found
 
 
 def _moving_text(job: JobNow) -> str:

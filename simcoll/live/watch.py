@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor, Future, wait
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -33,17 +32,16 @@ from simcoll.blackbox.gather import boxes_below, matching, one_run
 from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, read_remote
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
-from simcoll.core.process import stat_fields
-from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, State, text
+from simcoll.core.processes import Processes
+from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, text
 from simcoll.core.steps import StepMarks
 from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
+from simcoll.live.judging import Ruling, judged
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
-from simcoll.live.progress import GroupProgress, current_rows, progress_of, step_seconds
+from simcoll.live.progress import GroupMembers, current_rows, members_of, progress_of, step_seconds
 from simcoll.live.records import GroupTable, Integers, Records
 from simcoll.live.state_text import why_of
 from simcoll.live.waiting import shares_of
-from simcoll.verifier.findings.finding import Bandwidth, Finding, errors_of
-from simcoll.verifier.postmortem import judge, standstill
 
 _RECORDS_IN_ALL = 1 << 18
 _FEWEST, _MOST = 64, 1024
@@ -59,7 +57,11 @@ _STILL_SECONDS = 0.25
 _JUDGING = 10.0
 """Judging takes at most one part in so many of the time."""
 
-_LEAST_BUSY = 0.1
+_AT_ONCE_SECONDS = 0.25
+"""A look waits so long for what is judged beside it: most jobs are judged by then."""
+
+_UNSEEN_NS = 30 * 10**9
+"""A rank of another host whose record has not changed for this time is taken to wait for the future that it has."""
 
 _TOLD_SECONDS = 15.0
 """So old may be what node 0 wrote of other nodes' ranks; it writes each second while it runs."""
@@ -79,7 +81,7 @@ class JobWatch:
         self.folder = folder
         self._patience = patience
         self._executor = executor
-        self._judging: Future[_Judged] | None = None
+        self._judging: Future[Ruling] | None = None
         self._known = KnownEntries()
         self._tails: dict[Path, BoxTail] = {}
         self._chosen: list[BoxTail] = []
@@ -91,8 +93,8 @@ class JobWatch:
         self._seen_ns = 0
         self._changed_ns = 0
         self._calls = 0
-        self._used: dict[int, tuple[int, float]] = {}
-        self._last = _Judged()
+        self._processes = Processes()
+        self._last = Ruling()
         self._judged = 0.0
         self._was: tuple[Motion, int, Stall | None] | None = None
 
@@ -114,11 +116,13 @@ class JobWatch:
             self._changed_ns = min(records.changed_ns() or max(made), now)
         elif changed:
             self._changed_ns = now
-        launch = self._launch()
+        accounts = [read_launch(path) for path in self._beside(LAUNCH_PATTERN)]
+        self._look_at_processes(accounts)
+        launch = self._launch(accounts)
         ranks = self._ranks(records, launch, now)
         motion = self._motion(records, ranks, now)
         remote = self._remote(ranks, now)
-        if motion is Motion.ENDED and not all(one.doing.over for one in remote):
+        if motion is Motion.ENDED and not all(one.doing.over or one.silent_seconds for one in remote):
             motion = Motion.MOVING
         until = now if motion is not Motion.ENDED else min(now, max(one.ended_ns for one in ranks) or self._changed_ns)
         groups = self._group_views(records, until)
@@ -133,6 +137,7 @@ class JobWatch:
         steps = [one.step_seconds for one in ranks if one.step_seconds is not None]
         headers = [tail.header for tail in self._chosen if tail.header is not None]
         job = JobNow(
+            unjudged=self._last.problem,
             folder=str(self.folder),
             time_ns=now,
             world_size=max([header.world_size for header in headers] + [len(launch.ranks)]),
@@ -172,7 +177,7 @@ class JobWatch:
             attempt = next(((box.run, box.attempt) for box in run), None)
             if attempt != self._attempt:
                 # What was found in the ranks of another attempt is nothing that these have done.
-                self._attempt, self._last, self._judging, self._was = attempt, _Judged(), None, None
+                self._attempt, self._last, self._judging, self._was = attempt, Ruling(), None, None
         return any(changed)
 
     def _find_files(self) -> None:
@@ -188,13 +193,16 @@ class JobWatch:
         known = self._tails
         self._tails = {path: known.get(path) or BoxTail(path, most, self._known) for path in files}
 
-    def _launch(self) -> LaunchAccount:
-        """The launchers' accounts beside the records as one; empty where the job runs under another launcher."""
-        accounts = [read_launch(path) for path in self._beside(LAUNCH_PATTERN)]
+    def _look_at_processes(self, accounts: Sequence[LaunchAccount]) -> None:
+        here = self._processes.host
+        ranks = [tail.header.pid for tail in self._chosen if (box := tail.box()) and box.host == here and tail.header]
+        self._processes.look([*ranks, *(one.pid for one in accounts if one.host == here)])
+
+    def _launch(self, accounts: Sequence[LaunchAccount]) -> LaunchAccount:
+        """The launchers' accounts as one; empty where the job runs under another launcher."""
         ranks = {one.rank: one for account in accounts for one in account.ranks}
         error = next((one.error for one in accounts if one.error), None)
-        here = socket.gethostname()
-        goes_on = any(not one.over and (one.host != here or _is_there(one.pid)) for one in accounts)
+        goes_on = any(not one.over and not self._processes.gone(one.host, one.pid) for one in accounts)
         return LaunchAccount(tuple(ranks.values()), error, over=not goes_on)
 
     def _stall(self) -> Stall | None:
@@ -219,9 +227,10 @@ class JobWatch:
 
     def _ranks(self, records: Records, launch: LaunchAccount, now: int) -> list[RankNow]:
         sizes = np.array([len(group.ranks) for group in self._groups.groups] or [0], np.int64)
-        shares, steps, rows = shares_of(records.recent(), sizes), step_seconds(records), current_rows(records)
+        shares, steps = shares_of(records.recent(), sizes), step_seconds(records)
+        asleep = np.array([self._asleep(tail, now) for tail in self._chosen], np.bool_)
+        rows, waits = current_rows(records, asleep)
         ends = {one.rank: one for one in launch.ranks}
-        here = socket.gethostname()
         found: list[RankNow] = []
         for place, tail in enumerate(self._chosen):
             box = tail.box()
@@ -233,7 +242,8 @@ class JobWatch:
             if not found:
                 self._marks = marks
             group = box.groups[int(tail.slots[row]["group"])] if record is not None else None
-            doing = _doing(box, record, end, here=box.host == here)
+            gone = self._processes.gone(box.host, box.pid)
+            doing = _doing(box, end, gone=gone, waits=bool(waits[place]))
             ended_ns = _ended_ns(box, record, end) if doing.over else 0
             found.append(
                 RankNow(
@@ -270,12 +280,12 @@ class JobWatch:
         for at, number in enumerate(numbers.tolist()):
             mine = order[starts[at] : starts[at + 1] if at + 1 < len(starts) else len(order)]
             rows = by_group[bounds[0][at] : bounds[1][at]]
-            members = _members(self._groups.groups[number], records, progress, mine, place_of)
+            members = members_of(self._groups.groups[number], records, progress, mine, place_of)
             if members.made and max(members.made.values()):
                 views.append(self._group_view(self._groups.groups[number], records, rows, members, now))
         return views
 
-    def _group_view(self, group: Group, records: Records, rows: Integers, members: _Members, now: int) -> GroupNow:
+    def _group_view(self, group: Group, records: Records, rows: Integers, members: GroupMembers, now: int) -> GroupNow:
         finished = min(members.done.values())
         came = tuple(rank for rank, made in members.made.items() if made > finished)
         shown = finished + 1 if came else finished
@@ -310,11 +320,9 @@ class JobWatch:
 
     def _judge(self, ranks: Sequence[RankNow], launch: LaunchAccount, motion: Motion, now: int) -> None:
         """Have the verifier judge the records at hand, as often as its own cost allows."""
+        self._take_judged(0.0)
         if self._judging is not None:
-            if not self._judging.done():
-                return
-            self._last, self._judging = self._judging.result(), None
-            self._judged = time.monotonic()
+            return
         over = sum(one.doing.over for one in ranks)
         still = (now - self._changed_ns) / 1e9 >= _STILL_SECONDS and any(one.doing is Doing.WAITS for one in ranks)
         ended_for = self._stall() if motion is Motion.ENDED else None
@@ -325,97 +333,46 @@ class JobWatch:
         boxes = [box for tail in self._chosen if (box := tail.box()) is not None]
         stands = None
         if still and motion is not Motion.ENDED:
-            stands = Stall(self._changed_ns, now, busy=self._busy(ranks), stopped=_stopped(ranks), over=False)
+            stands = self._standing(ranks, now)
         any_failed = any(one.doing in (Doing.FAILED, Doing.GONE) for one in ranks)
-        work = partial(_judged, boxes, _outcome(ranks, launch), stands, ended_for, any_failed=any_failed)
+        work = partial(judged, boxes, _outcome(ranks, launch), stands, ended_for, any_failed=any_failed)
         if self._executor is not None:
             self._judging = self._executor.submit(work)
+            self._take_judged(_AT_ONCE_SECONDS)
         else:
             self._last = work()
             self._judged = time.monotonic()
 
-    def _busy(self, ranks: Sequence[RankNow]) -> frozenset[int]:
-        """The ranks of this host whose processes have computed since they were last asked."""
-        ticks, now, here = os.sysconf("SC_CLK_TCK"), time.monotonic(), socket.gethostname()
-        busy = set()
-        for one in ranks:
-            fields = stat_fields(one.pid) if one.host == here else []
-            if len(fields) <= 14:
-                continue
-            used = int(fields[11]) + int(fields[12])
-            before = self._used.get(one.rank)
-            self._used[one.rank] = used, now
-            if before is not None and (used - before[0]) / ticks > _LEAST_BUSY * (now - before[1]):
-                busy.add(one.rank)
-        return frozenset(busy)
+    def _take_judged(self, seconds: float) -> None:
+        """Take what is judged beside the looks, if it is there within so many seconds."""
+        if self._judging is not None and wait([self._judging], seconds).done:
+            self._last, self._judging = self._judging.result(), None
+            self._judged = time.monotonic()
+
+    def _standing(self, ranks: Sequence[RankNow], now: int) -> Stall:
+        """What is seen of a job's processes while no record changes."""
+        waits = [one for one in ranks if one.doing is Doing.WAITS]
+        return Stall(
+            self._changed_ns,
+            now,
+            blocked=frozenset(one.rank for one in waits if one.record is not None and not one.record.awaited),
+            busy=frozenset(one.rank for one in ranks if self._processes.busy(one.host, one.pid)),
+            stopped=frozenset(one.rank for one in ranks if self._processes.stopped(one.host, one.pid)),
+            over=False,
+        )
+
+    def _asleep(self, tail: BoxTail, now: int) -> bool:
+        """True if a rank does nothing, as far as is seen: then it waits for a future that it has taken, as DDP does."""
+        box = tail.box()
+        if box is None or not len(tail.slots):
+            return False
+        if box.host == self._processes.host:
+            return self._processes.asleep(box.host, box.pid)
+        newest = max(int(tail.slots[name].max()) for name in ("scheduled_ns", "started_ns", "finished_ns"))
+        return now - newest >= _UNSEEN_NS
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """The verifier's last word, and what it cost in seconds; ``still``: on a job that was seen still at that moment."""
-
-    findings: tuple[Finding, ...] = ()
-    proved: bool = False
-    bandwidths: tuple[Bandwidth, ...] = ()
-    cost: float = 0.0
-    still: bool = False
-
-    def told(self, motion: Motion) -> tuple[Finding, ...]:
-        """The findings that hold for a job in this state: a rank for which others wait a moment is not missing yet."""
-        if self.still and motion is Motion.MOVING:
-            return tuple(errors_of(self.findings))
-        return self.findings
-
-
-def _judged(
-    boxes: Sequence[BlackBox],
-    outcome: LaunchOutcome,
-    stands: Stall | None,
-    ended_for: Stall | None,
-    *,
-    any_failed: bool,
-) -> _Judged:
-    """Judge the newest records of a job: why it does not move, or what is wrong so far.
-
-    Where nothing proves why a job stands in which a rank has failed, the failure is why.
-    """
-    begun = time.monotonic()
-    if stands is not None:
-        findings, proved = standstill(boxes, outcome, stands)
-        if findings or not any_failed:
-            return _Judged(findings, proved, (), time.monotonic() - begun, still=True)
-    report = judge(boxes, outcome, ended_for)
-    speeds = () if report.summary is None else tuple(report.summary.bandwidths)
-    return _Judged(tuple(report.findings), False, speeds, time.monotonic() - begun)
-
-
-@dataclass(frozen=True, slots=True)
-class _Members:
-    """The last collective that each recorded member (global rank) of a group has made, and ended.
-
-    ``unknown`` are those whose records at hand hold no call of the group, though older ones are gone.
-    """
-
-    made: Mapping[int, int]
-    done: Mapping[int, int]
-    unknown: tuple[int, ...]
-
-
-def _members(
-    group: Group, records: Records, progress: GroupProgress, mine: Integers, place_of: Mapping[int, int]
-) -> _Members:
-    made = dict(zip(progress.rank[mine].tolist(), progress.made[mine].tolist(), strict=True))
-    done = dict(zip(progress.rank[mine].tolist(), progress.done[mine].tolist(), strict=True))
-    recorded = [(rank, place_of[rank]) for rank in group.ranks if rank in place_of]
-    known = [(rank, place) for rank, place in recorded if place in made or records.whole[place]]
-    return _Members(
-        {rank: made.get(place, 0) for rank, place in known},
-        {rank: done.get(place, 0) for rank, place in known},
-        tuple(rank for rank, place in recorded if place not in made and not records.whole[place]),
-    )
-
-
-def _doing(box: BlackBox, record: Record | None, end: LaunchedRank | None, *, here: bool) -> Doing:
+def _doing(box: BlackBox, end: LaunchedRank | None, *, gone: bool, waits: bool) -> Doing:
     # A rank that its launcher stopped while it was failing has failed.
     failed = bool(_exception(box))
     if end is not None and end.exit_code is not None:
@@ -426,9 +383,8 @@ def _doing(box: BlackBox, record: Record | None, end: LaunchedRank | None, *, he
         return Doing.FAILED
     if box.closed_ns:
         return Doing.ENDED
-    if here and not _is_there(box.pid):
+    if gone:
         return Doing.GONE
-    waits = record is not None and record.state in (State.SCHEDULED, State.STARTED) and record.awaited
     return Doing.WAITS if waits else Doing.RUNS
 
 
@@ -446,17 +402,6 @@ def _ended_ns(box: BlackBox, record: Record | None, end: LaunchedRank | None) ->
     if record is not None:
         seen += [record.scheduled_ns, record.started_ns or 0, record.finished_ns or 0]
     return told or max(seen, default=0)
-
-
-def _is_there(pid: int) -> bool:
-    """False for a process of this host that has ended; True where /proc does not tell."""
-    fields = stat_fields(pid)
-    return (bool(fields) and fields[0] not in ("Z", "X")) or not stat_fields(os.getpid())
-
-
-def _stopped(ranks: Sequence[RankNow]) -> frozenset[int]:
-    here = socket.gethostname()
-    return frozenset(one.rank for one in ranks if one.host == here and stat_fields(one.pid)[:1] in (["T"], ["t"]))
 
 
 def _outcome(ranks: Sequence[RankNow], launch: LaunchAccount) -> LaunchOutcome:
@@ -489,7 +434,17 @@ def _told_rank(one: RemoteRank, now: int) -> RankNow:
     if one.exit_code is not None:
         doing = Doing.STOPPED if one.stopped else Doing.FAILED if one.exit_code else Doing.ENDED
     seconds = max(now - one.since_ns, 0) / 1e9
-    return RankNow(one.rank, one.host, 0, doing, for_seconds=seconds, exit_code=one.exit_code, place=one.place)
+    silent = max(now - one.silent_ns, 0) / 1e9 if one.silent_ns and not doing.over else 0.0
+    return RankNow(
+        one.rank,
+        one.host,
+        0,
+        doing,
+        for_seconds=seconds,
+        exit_code=one.exit_code,
+        place=one.place,
+        silent_seconds=silent,
+    )
 
 
 def _seconds_since(record: Record | None, now: int) -> float:

@@ -69,7 +69,7 @@ def test_a_file_is_written_once(tmp_path, wrong, code):
 
 def test_a_job_that_stands_is_written_with_its_exit_code(tmp_path, monkeypatch):
     write_job_that_waits(tmp_path / "job")
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
     options = ["--textfile", str(tmp_path / "job.prom"), "--once", "--stall", "0.1"]
     assert main(["metrics", str(tmp_path / "job"), *options]) == 4
     assert 'simcoll_job_state{state="standing"} 1.0' in (tmp_path / "job.prom").read_text()

@@ -29,13 +29,21 @@ def folder(tmp_path):
 def standing(tmp_path, monkeypatch):
     """A job of which rank 3 has not come, and whose processes seem to be there."""
     write_job_that_waits(tmp_path / "standing")
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
     return tmp_path / "standing"
 
 
 def test_status_of_a_job_that_ended_well(folder, capsys):
     assert main(["status", str(folder)]) == 0
     assert capsys.readouterr().out == "ended: all ranks 0-3 ended\n"
+
+
+@pytest.mark.parametrize("plain", [[], ["--plain"]])
+def test_status_is_one_line_where_it_is_piped(standing, plain, capsys):
+    assert main(["status", "--stall", "0.1", *plain, str(standing)]) == 4
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("standing: for ")
+    assert len(line) > 80
 
 
 def test_status_of_a_job_with_a_finding(tmp_path, capsys):
@@ -131,7 +139,7 @@ def test_looks_go_on_while_the_launcher_may_start_the_ranks_again(tmp_path, agai
 @pytest.mark.parametrize("kind", ["wrong", "stalled"])
 def test_the_last_of_several_looks_has_the_findings(tmp_path, kind, capsys, monkeypatch):
     """Judging goes on beside the looks: the end of a job does not overtake it."""
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: False)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: True)
     monkeypatch.setattr("simcoll.cli.top._SETTLE_SECONDS", 0.0)
     if kind == "wrong":
         write_job(tmp_path / "job", wrong=[1])

@@ -31,6 +31,18 @@ def options(*arguments):
     return topology_request(parser.parse_args(arguments))
 
 
+@pytest.mark.parametrize(("action", "name"), [("draw", "picture.svg"), ("import", "cluster.json")])
+@pytest.mark.parametrize("plain", [[], ["--plain"]])
+def test_the_path_of_a_file_is_not_broken_where_it_is_piped(tmp_path, capsys, action, name, plain):
+    out = tmp_path / ("folder " * 12).strip() / name
+    out.parent.mkdir()
+    code, said, _ = run(capsys, action, "dgx-h100", "--out", out, *plain)
+    assert code == 0
+    assert out.is_file()
+    (line,) = said.splitlines()
+    assert line.startswith(str(out))
+
+
 def test_list_names_every_preset(capsys):
     code, out, err = run(capsys, "list", "--json")
     document = json.loads(out)

@@ -68,7 +68,7 @@ def test_records_that_a_full_ring_dropped_are_counted(tmp_path):
 
 def test_a_job_that_stands_says_for_which_rank(tmp_path, monkeypatch):
     write_job_that_waits(tmp_path / "job")
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
     _, metrics, _ = seen(tmp_path / "job", 0.0)
     found = samples(metrics.text())
     assert found["simcoll_job_state", ("state", "standing")] == 1

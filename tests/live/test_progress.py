@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simcoll.core.trace import ASYNCHRONOUS, AWAITED
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, ON_DEVICE
 from simcoll.live.progress import current_rows, progress_of, step_seconds
 from tests.live.test_records import records_of
 
@@ -32,4 +32,14 @@ def test_a_rank_is_where_it_waits_or_else_at_its_last_call():
         [(0, 1, 10, None, ASYNCHRONOUS), (0, 2, 20, None, ASYNCHRONOUS)],
         [],
     )
-    assert current_rows(records).tolist() == [0, 3, -1]
+    rows, waits = current_rows(records, np.zeros(3, np.bool_))
+    assert rows.tolist() == [0, 3, -1]
+    assert waits.tolist() == [True, False, False]
+
+
+def test_a_rank_waits_for_its_future_while_it_sleeps_or_a_device_runs_the_call():
+    taken = [(0, 1, 10, 20, HANDED_ON), (0, 2, 30, None, HANDED_ON), (0, 3, 40, None, HANDED_ON)]
+    on_device = [(0, 1, 10, 20, HANDED_ON), (0, 2, 30, None, HANDED_ON | ON_DEVICE), (0, 3, 40, None, HANDED_ON)]
+    rows, waits = current_rows(records_of(taken, taken, on_device), np.array([True, False, False]))
+    assert rows.tolist() == [1, 5, 7]
+    assert waits.tolist() == [True, False, True]

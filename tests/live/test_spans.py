@@ -33,7 +33,7 @@ def spans(exporter):
 def standing(tmp_path, monkeypatch):
     """A job of which rank 3 has not come to collective 2."""
     write_job_that_waits(tmp_path / "job")
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
     job = JobWatch(tmp_path / "job", 0.0).look()
     assert job.motion is Motion.STANDING
     return job

@@ -4,12 +4,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
+import jsonschema
 import pytest
 
 from simcoll.blackbox.accounts import write_stall
+from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, write_remote
 from simcoll.core.record import UNKNOWN_SOURCE
 from simcoll.core.trace import Stall
+from simcoll.live.document import job_document, job_schema
 from simcoll.live.now import Doing, Motion
 from simcoll.live.state_text import doing_text
 from simcoll.live.watch import JobWatch
@@ -36,15 +40,15 @@ SECONDS = 120
 @pytest.fixture
 def job(tmp_path):
     """Start the program on three ranks; its watch."""
-    (tmp_path / "program.py").write_text(PROGRAM)
     started = []
 
     def start(kind, *options):
+        (tmp_path / "program.py").write_text(PROGRAM if kind in ("slow", "hang", "kill") else kind)
         folder = tmp_path / "out"
         command = [sys.executable, "-m", "simcoll", "run", *options, "--out", str(folder), "--nproc-per-node", "3"]
         started.append(
             subprocess.Popen(
-                [*command, str(tmp_path / "program.py"), kind],
+                [*command, str(tmp_path / "program.py"), kind[:4]],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
@@ -95,6 +99,27 @@ def test_a_job_that_hangs_stands_and_says_for_whom(job):
     assert seen.still_seconds >= 1
 
 
+DDP = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+for step in range(10):
+    model(torch.ones(2, 4)).sum().backward()
+if dist.get_rank() == 1:
+    time.sleep(600)
+model(torch.ones(2, 4)).sum().backward()
+"""
+
+
+def test_a_wait_that_only_torch_sees_is_one(job):
+    """DistributedDataParallel waits in C++ for the futures of its buckets."""
+    seen = until(job(DDP, "--mode", "detail"), lambda job: job.motion is Motion.STANDING)
+    assert [one.doing for one in seen.ranks] == [Doing.WAITS, Doing.RUNS, Doing.WAITS]
+    assert [one.waits_for for one in seen.ranks] == [(1,), (), (1,)]
+    assert [(one.code, one.culprits) for one in seen.findings] == [("SC201", (1,))]
+    assert "ranks 0 and 2 wait in all_reduce" in seen.why
+
+
 def test_a_killed_rank_is_the_cause(job):
     seen = until(job("kill", "--mode", "record"), lambda job: job.motion is Motion.ENDED)
     assert seen.ranks[1].doing is Doing.FAILED
@@ -128,7 +153,7 @@ def test_a_wrong_call_is_found(tmp_path):
 
 def test_processes_that_are_gone_are_said_to_be(tmp_path, monkeypatch):
     write_job_that_waits(tmp_path / "job")
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: False)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: True)
     seen = JobWatch(tmp_path / "job").look()
     assert {one.doing for one in seen.ranks} == {Doing.GONE}
     assert seen.motion is Motion.ENDED
@@ -157,7 +182,7 @@ def test_the_times_of_a_job_that_ended_stand_still(tmp_path, monkeypatch):
 def test_a_job_that_was_ended_for_a_stall_keeps_its_finding(tmp_path, monkeypatch):
     """As in the report: that its ranks were then stopped is no end that is well."""
     write_job_that_was_ended(tmp_path / "job")
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: False)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: True)
     seen = JobWatch(tmp_path / "job").look()
     assert [(one.code, one.severity, one.culprits) for one in seen.findings] == [("SC201", Severity.ERROR, (3,))]
     assert seen.motion is Motion.ENDED
@@ -172,7 +197,7 @@ def test_the_stall_of_an_earlier_run_is_not_this_ones(tmp_path):
 
 def test_a_rank_for_which_others_wait_a_moment_is_not_missing(tmp_path, monkeypatch):
     write_job_that_waits(tmp_path / "job")
-    monkeypatch.setattr("simcoll.live.watch._is_there", lambda pid: True)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
     monkeypatch.setattr("simcoll.live.watch._STILL_SECONDS", 0.0)
     seen = JobWatch(tmp_path / "job", 1000.0).look()
     assert (seen.motion, seen.findings) == (Motion.MOVING, ())
@@ -194,3 +219,29 @@ def test_a_file_that_cannot_be_read_leaves_the_others(tmp_path):
     assert [one.rank for one in seen.ranks] == [0, 2, 3]
     assert (seen.world_size, seen.unseen) == (4, (1,))
     assert seen.why.endswith("; there is no record of rank 1 in this folder")
+
+
+def test_a_node_of_which_nothing_is_heard_is_named(tmp_path, monkeypatch):
+    write_job_that_waits(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
+    for rank in (2, 3):
+        (tmp_path / "job" / f"rank{rank:05d}.simcoll").unlink()
+    long_ago = time.time_ns() - 18 * 10**9
+    told = [RemoteRank(2, 1, "b", "started barrier", True, long_ago), RemoteRank(3, 2, "c", "x", True, long_ago)]
+    write_remote(tmp_path / "job" / NODES_FILE, [told[0], replace(told[1], silent_ns=long_ago)])
+    seen = JobWatch(tmp_path / "job").look()
+    assert "; nothing was heard of c (rank 3) for 18" in seen.why
+    assert seen.why.endswith("; rank 2 records on other nodes, as node 0 was told")
+    assert [doing_text(one)[:8] for one in seen.ranks[2:]] == ["waits 18", "not hear"]
+    jsonschema.validate(job_document(seen), job_schema())
+
+
+def test_records_that_cannot_be_judged_leave_all_else(tmp_path, monkeypatch):
+    def judged(*given):
+        raise KeyError(4)
+
+    write_job_that_failed(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.judging.judge", judged)
+    seen = JobWatch(tmp_path / "job").look()
+    assert (seen.motion, len(seen.ranks), seen.findings) == (Motion.ENDED, 4, ())
+    assert seen.why.endswith("; these records could not be judged: KeyError: 4")

@@ -422,16 +422,17 @@ def _ras_text(host: str, pid: int, *, dead: bool) -> str:
 
 
 def _lost_nodes(at: Situation) -> list[Suspicion]:
-    """Nodes that share no folder lost each other while the job ran, and the ranks of the lost node are missing (SC201),
-    or ranks failed because they lost others, and none by itself. Nothing came from the node any more: network, weak, as
-    a machine without power is silent too. Its system closed the connection, so that the network was there: machine,
-    weak.
+    """Nodes that share no folder lost each other while the job ran, and no ranks are missing (SC201) but those of the
+    lost node, or ranks failed because they lost others, and none by itself. Nothing came from the node any more:
+    network, weak, as a machine without power is silent too. Its system closed the connection, so that the network was
+    there: machine, weak.
     """
     lost = [(host.host, one) for host in at.facts.by_host for one in host.lost]
     if not lost or at.first is None:
         return []
     away = {rank for _, one in lost for rank in one.ranks}
-    missing = at.first.code == MISSING_RANK.code and bool(at.suspects) and away.issuperset(at.suspects)
+    unseen = at.world_size > len(at.job.traces)
+    missing = at.first.code == MISSING_RANK.code and away.issuperset(at.suspects) and (unseen or bool(at.suspects))
     natures = {one.nature for one in at.job.failures.values()}
     parted = at.first.code == RANK_FAILED.code and Nature.OWN not in natures
     if not missing and not (parted and natures & {Nature.CONNECTION, Nature.MISSING}):

@@ -257,11 +257,14 @@ def nobody_missing(job: Job, waits: WaitGraph) -> list[Finding]:
         return []
     if not stall.watched:
         return standing_calls(job, waits, stall)
-    message = (
-        f"the job stood still for {stall.seconds:.0f} s, and no rank is known to be missing: the place of each "
-        "rank is listed below"
-    )
     ranks = sorted(job.traces)
+    unseen = sorted(set(range(job.size)) - job.traces.keys())
+    known = (
+        f"{ranks_text(unseen)} left no record here, and no other rank is known to be missing"
+        if unseen
+        else "no rank is known to be missing"
+    )
+    message = f"the job stood still for {stall.seconds:.0f} s, and {known}: the place of each rank is listed below"
     return [MISSING_RANK.finding(message, ranks=ranks, sides=rank_locations(job, ranks, stall))]
 
 

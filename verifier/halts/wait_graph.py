@@ -105,9 +105,9 @@ class WaitGraph:
         graph: nx.DiGraph[int] = nx.DiGraph()
         for number, members in calls.items():
             kept = next(iter(members.values())).kept
-            graph.add_edges_from(
-                (number, after) for after in set[int]().union(*(sits_in.get(rank, ()) for rank in kept))
-            )
+            # A rank that only ranks keep which have failed, and so wait for nobody, sits in no call of a cycle.
+            into = set[int]().union(*(sits_in.get(rank, ()) for rank in kept))
+            graph.add_edges_from((number, after) for after in into)
         knots = [knot for knot in nx.strongly_connected_components(graph) if len(knot) > 1]
         cycles = [_shortest_cycle(graph.subgraph(knot)) for knot in knots]
         return _along([calls[number] for number in min(cycles, key=lambda cycle: (len(cycle), cycle), default=[])])

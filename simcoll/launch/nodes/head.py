@@ -112,6 +112,7 @@ class Head:
         self._shown = 0.0
         self._round = 0
         self._end = False
+        self._finishing = False
         self._concluding = False
         self._verdict: tuple[int, str] | None = None
         self._closed = False
@@ -135,7 +136,7 @@ class Head:
     def _show(self) -> None:
         """Write down beside the own records where the others' ranks are, for who looks at the job while it runs."""
         self._shown = time.monotonic()
-        nodes = [node for node in self._nodes.values() if node.here or node.kept]
+        nodes = [node for node in self._nodes.values() if node.heard]
         with contextlib.suppress(OSError):
             write_remote(self._folder / NODES_FILE, [rank for node in nodes for rank in _remote(node)])
 
@@ -186,6 +187,7 @@ class Head:
         taken as they are. ``known`` tells of nodes whose accounts are in the folder anyway.
         """
         begun, ended, late = time.monotonic(), False, False
+        self._finishing = True
         while (waited := time.monotonic() - begun) < _MOST_SECONDS:
             missed = [node for node in self._nodes.values() if not node.kept and not self._is_lost(node, waited)]
             shared = set() if all(node.heard for node in missed) else set(known())
@@ -363,7 +365,7 @@ class Head:
             self._changed.notify_all()
 
     def _summarise(self, node: Node, link: NodeLink) -> None:
-        said = link.ask({"do": "summary", "moves": self._moves, "concluding": self._concluding})
+        said = link.ask({"do": "summary", "moves": self._moves, "finishing": self._finishing})
         summary = NodeSummary.of(said.words)
         account = said.inflated(MOST_WORDS) if said.body else None
         with self._changed:
@@ -425,11 +427,14 @@ class Head:
 
 def _remote(node: Node) -> Iterator[RemoteRank]:
     """The ranks of a node, as it told last: times by the clock of this host."""
-    heard_ns = time.time_ns() - int((time.monotonic() - node.heard) * 1e9)
+    silent = time.monotonic() - node.heard
+    heard_ns = time.time_ns() - int(silent * 1e9)
+    silent_ns = 0 if node.here or node.kept else heard_ns
     for one in node.launch.ranks:
         place = node.summary.places.get(one.rank, RankPlace("in no call yet"))
         since = heard_ns - place.milliseconds * 1_000_000
-        yield RemoteRank(one.rank, node.number, node.host, place.text, place.waits, since, one.exit_code, one.stopped)
+        ended = one.exit_code, one.stopped
+        yield RemoteRank(one.rank, node.number, node.host, place.text, place.waits, since, *ended, silent_ns)
 
 
 def _cut(connection: socket.socket) -> None:

@@ -72,7 +72,7 @@ class Member:
         self._places = Places()
         self._sent = b""
         self._answer: Answer | None = None
-        self._concluding = False
+        self._finishing = False
         self._kept_at: float | None = None
         self._heard = 0.0
         self._linked = False
@@ -105,7 +105,7 @@ class Member:
         begun = time.monotonic()
         while not self._told.wait(0.1):
             now, patience = time.monotonic(), _PATIENCE * self._lost_seconds if self._heard else _NEVER_SECONDS
-            left = self._kept_at is not None and not self._concluding and now - self._kept_at > _VERDICT_SECONDS
+            left = self._kept_at is not None and not self._finishing and now - self._kept_at > _VERDICT_SECONDS
             if left or now - max(begun, self._heard) > patience or now - begun > _MOST_SECONDS:
                 break
         return self._answer
@@ -176,7 +176,7 @@ class Member:
     def _summary(self, asked: NodeMessage) -> tuple[Words, bytes]:
         """The summary; with the account of the ranks' ends where that has changed."""
         self.moves = asked.whole("moves")
-        self._concluding = asked.words.get("concluding") is True
+        self._finishing = asked.words.get("finishing") is True
         own = self._own
         # Before the files are looked at: what changes afterwards must not pass for the last state.
         moves, looks, final = own.moves, own.looks, own.final

@@ -13,8 +13,9 @@ from simcoll.blackbox.reader import BlackBox
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.io import printable
+from simcoll.core.processes import Processes
 from simcoll.core.record import State
-from simcoll.core.trace import record_at
+from simcoll.core.trace import HANDED_ON, record_at
 from simcoll.launch.nodes.files import BOX, FileKey
 from simcoll.launch.nodes.wire import WireError, Words, whole
 
@@ -74,24 +75,31 @@ class Places:
     def __init__(self) -> None:
         self._known = KnownEntries()
         self._tails: dict[Path, BoxTail] = {}
+        self._processes = Processes()
 
     def look(self, files: Mapping[FileKey, Path]) -> dict[int, RankPlace]:
         """Each rank's last call."""
-        places = {}
+        tails = {}
         for key, path in sorted(files.items())[:_MOST_RANKS]:
             if key.kind == BOX:
-                tail = self._tails.setdefault(path, BoxTail(path, 1, self._known))
-                tail.look()
-                places[key.rank] = _place(tail.box())
-        return places
+                tails[key.rank] = self._tails.setdefault(path, BoxTail(path, 1, self._known))
+                tails[key.rank].look()
+        self._processes.look(tail.header.pid for tail in tails.values() if tail.header is not None)
+        return {rank: self._place(tail.box()) for rank, tail in tails.items()}
+
+    def _place(self, box: BlackBox | None) -> RankPlace:
+        asleep = box is not None and self._processes.asleep(box.host, box.pid)
+        return _place(box, asleep=asleep)
 
 
-def _place(box: BlackBox | None) -> RankPlace:
+def _place(box: BlackBox | None, *, asleep: bool) -> RankPlace:
     record = None if box is None or not len(box.slots) else record_at(box, len(box.slots) - 1)
-    if record is None:
+    if box is None or record is None:
         return RankPlace("in no call yet")
     number = f"message {record.p2p_sequence}" if record.p2p_sequence else f"collective {record.sequence}"
     text = f"{record.state.name.lower()} {record.call.op} ({number} of group {record.group})"
-    waits = record.state in (State.SCHEDULED, State.STARTED) and record.awaited
+    # Nobody sees the wait for a future that was taken, as in C++ by DDP.
+    handed_on = bool(int(box.slots["flags"][-1]) & HANDED_ON) and (asleep or record.on_device)
+    waits = record.state in (State.SCHEDULED, State.STARTED) and (record.awaited or handed_on)
     since = record.scheduled_ns if waits else record.finished_ns or record.scheduled_ns
     return RankPlace(text, waits, max(time.time_ns() - since, 0) // 1_000_000)

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from simcoll.blackbox.accounts import LAUNCH_SCHEMA
+from simcoll.blackbox.remote_ranks import NODES_FILE, read_remote
 from simcoll.core.trace import Stall
 from simcoll.launch.nodes import head as head_module
 from simcoll.launch.nodes import member as member_module
 from simcoll.launch.nodes.head import Head
 from simcoll.launch.nodes.meeting import Door, Meeting
-from simcoll.launch.nodes.member import Member, OwnNode
-from simcoll.launch.nodes.wire import CHUNK, NodeLink, NodeMessage, Words
+from simcoll.launch.nodes.member import Answer, Member, OwnNode
+from simcoll.launch.nodes.wire import CHUNK, NodeLink, NodeMessage, Words, deflated
 
 pytestmark = pytest.mark.slow
 
@@ -287,6 +288,49 @@ def test_node_0_is_lost_only_where_it_has_fallen_silent_without_a_verdict(tmp_pa
             until(lambda: time.monotonic() > heard + LOST_SECONDS)
             assert [lost.number for lost in member.lost()] == ([0] if last == "summary" else [])
         member.close()
+
+
+@pytest.mark.parametrize("finishing", [False, True])
+def test_a_node_waits_for_a_node_0_whose_own_ranks_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finishing: bool
+) -> None:
+    """Node 0 waits for others, then reports on all: one report. While its own ranks run, nobody waits for it."""
+    monkeypatch.setattr(member_module, "_VERDICT_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        member = member_of(tmp_path / "out1", door.getsockname()[1], 20.0)
+        answers: list[object] = []
+        ending = threading.Thread(target=lambda: answers.append(member.finish()))
+        connection, _ = door.accept()
+        with connection:
+            link = NodeLink.accepted(connection, bytes.fromhex(SECRET))
+            link.ask({"do": "summary", "moves": 0, "finishing": finishing})
+            link.ask({"do": "kept"})
+            ending.start()
+            ending.join(1.0 if finishing else 20.0)
+            assert ending.is_alive() == finishing
+            if finishing:
+                link.ask({"do": "verdict", "code": 3, "place": "there"})
+            ending.join(20.0)
+        member.close()
+    assert answers == [Answer(3, "there") if finishing else None]
+
+
+def test_a_lost_node_is_shown_as_such(head: tuple[Head, int], tmp_path: Path) -> None:
+    one, port = head
+    ranks = account(tmp_path / "out1", 1, (1, 2)).read_bytes().replace(b'"exit_code": 0', b'"exit_code": null')
+
+    def shown() -> list[tuple[int, str, bool]]:
+        one.progress(0)
+        return [(rank.rank, rank.place, rank.silent_ns > 0) for rank in read_remote(tmp_path / "out0" / NODES_FILE)]
+
+    with socket.create_connection(("127.0.0.1", port)) as peer:
+        link = NodeLink.made(peer, bytes.fromhex(SECRET))
+        link.receive()
+        link.send({"node": 1, "host": "b"})
+        link.receive()
+        link.send({**SUMMARY, "final": False, "places": [[1, "in a barrier", True, 5]]}, deflated(ranks))
+        until(lambda: shown() == [(1, "in a barrier", False), (2, "in no call yet", False)])
+    until(lambda: shown() == [(1, "in a barrier", True), (2, "in no call yet", True)])
 
 
 def test_strangers_are_not_listened_to(head: tuple[Head, int], tmp_path: Path) -> None:

@@ -252,6 +252,21 @@ def test_a_node_that_was_lost(closed: bool) -> None:
     assert believed(own)[0] == "failed alone"
 
 
+def test_a_job_that_stands_without_the_ranks_of_a_lost_node() -> None:
+    """Of these there is no record, so that none is known to be missing."""
+    group = Group("0", "default_pg", (0, 1, 2, 3))
+    open_call = Record("0", 1, SUM, Source("train.py", 41, "step"), State.STARTED, awaited=True, scheduled_ns=SECOND)
+    here = [trace_of(rank, 4, [group], [open_call]) for rank in (0, 1)]
+    lost = HostFacts("node-0", lost=(LostNode(1, "node-1", (2, 3), 25.0),))
+    ends = LaunchOutcome({rank: RankExit(-signal.SIGTERM, 40 * SECOND, stopped=True) for rank in (0, 1)})
+    stall = Stall(SECOND, 17 * SECOND, blocked=frozenset({0, 1}))
+    report = judge(here, ends, stall, replace(facts(), by_host=(lost,)))
+    assert [(one.code, one.culprits) for one in report.findings] == [("SC201", ())]
+    assert "ranks 2-3 left no record here" in report.findings[0].message
+    assert report.advice is not None
+    assert believed(report.advice) == ("lost node", Cause.NETWORK, *WEAK)
+
+
 def test_a_host_without_memory() -> None:
     line = "Out of memory: Killed process 1002 (python) total-vm:2623712kB"
     assert believed(advice(codes={2: -9}, known=facts(4, [line], kills=1))) == (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simcoll.core.record import Group, Record
 from simcoll.spec.call import Call
-from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, _stuck
+from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, _kept, _stuck
 
 RANKS = 7
 WORLD = Group("0", "", tuple(range(RANKS)))
@@ -32,6 +32,23 @@ def test_the_stuck_are_the_least_fixed_point(chosen: dict[int, list[tuple[frozen
         free, left = free | freed, left - freed
     needs = {rank: [(wait.needs, wait.any) for wait in waits] for rank, waits in by_rank.items()}
     assert _stuck(needs, alive) == left
+
+
+@given(WAITS, st.frozensets(st.integers(0, RANKS - 1)))
+def test_a_cycle_is_one_of_waits_that_keep_each_other(chosen: dict[int, list[tuple[frozenset[int], bool]]], alive):
+    """Also where a rank is kept by ranks that have failed alone, which wait for nobody."""
+    record = Record("0", 1, Call("recv", "recv", peer=0), p2p_sequence=1)
+    waits = {
+        rank: [
+            Wait(rank, Group(f"{rank} {at}", "", (0, 1)), record, needs, any=one)
+            for at, (needs, one) in enumerate(mine)
+        ]
+        for rank, mine in chosen.items()
+    }
+    stuck = _stuck({rank: [(wait.needs, wait.any) for wait in mine] for rank, mine in waits.items()}, alive)
+    kept = {rank: tuple(_kept(waits, {}, rank, stuck)) for rank in waits}
+    cycle = WaitGraph(kept, frozenset(stuck), frozenset(waits)).cycle()
+    assert all(after.rank in wait.needs for wait, after in zip(cycle, [*cycle[1:], *cycle[:1]], strict=True))
 
 
 def test_a_chain_of_thousands_comes_free_at_once() -> None:

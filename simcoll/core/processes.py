@@ -1,0 +1,76 @@
+"""The processes of the ranks of this host, as /proc shows them: gone, stopped, computing or asleep."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from simcoll.core.process import stat_fields
+
+_LEAST_BUSY = 0.1
+"""The share of one core from which on a process computes."""
+
+_SHORTEST = 0.2
+"""Seconds between two looks that show whether a process computes: the kernel counts in hundredths."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One process at one moment: its state in /proc, empty where it is gone, and its CPU time, in seconds of a core."""
+
+    state: str
+    used: float
+    moment: float
+    share: float | None = None
+    """The CPU time since it was seen before, of one core; None where that was never, or just now."""
+
+
+class Processes:
+    """Looks at processes again and again. A process of another host is neither gone, stopped, busy nor asleep."""
+
+    def __init__(self) -> None:
+        self.host = socket.gethostname()
+        self._seen: dict[int, _Seen] = {}
+        self._ticks = os.sysconf("SC_CLK_TCK")
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Look at these processes of this host, and forget all others."""
+        readable = bool(stat_fields(os.getpid()))
+        self._seen = {pid: self._look(pid) for pid in pids} if readable else {}
+
+    def gone(self, host: str, pid: int) -> bool:
+        """True if it has ended."""
+        seen = self._of(host, pid)
+        return seen is not None and seen.state in ("", "Z", "X")
+
+    def stopped(self, host: str, pid: int) -> bool:
+        """True if a signal or a debugger holds it."""
+        seen = self._of(host, pid)
+        return seen is not None and seen.state in ("T", "t")
+
+    def busy(self, host: str, pid: int) -> bool:
+        """True if it has computed since it was seen before."""
+        seen = self._of(host, pid)
+        return seen is not None and seen.share is not None and seen.share > _LEAST_BUSY
+
+    def asleep(self, host: str, pid: int) -> bool:
+        """True if its main thread sleeps, and none has computed since it was seen before."""
+        seen = self._of(host, pid)
+        return seen is not None and seen.state == "S" and seen.share is not None and seen.share <= _LEAST_BUSY
+
+    def _of(self, host: str, pid: int) -> _Seen | None:
+        return self._seen.get(pid) if host == self.host else None
+
+    def _look(self, pid: int) -> _Seen:
+        now, fields, before = time.monotonic(), stat_fields(pid), self._seen.get(pid)
+        if len(fields) <= 12:
+            return _Seen("", 0.0, now)
+        used = (int(fields[11]) + int(fields[12])) / self._ticks
+        if before is None:
+            return _Seen(fields[0], used, now)
+        if now - before.moment < _SHORTEST:
+            return _Seen(fields[0], before.used, before.moment, before.share)
+        return _Seen(fields[0], used, now, (used - before.used) / (now - before.moment))
