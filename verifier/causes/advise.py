@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simcoll.verifier.causes.facts import JobFacts
-from simcoll.verifier.causes.rules import RULE_LIST, Situation
+from simcoll.verifier.causes.rules import RULE_LIST
+from simcoll.verifier.causes.situation import Situation
 from simcoll.verifier.findings.causes import Advice
 from simcoll.verifier.findings.finding import Finding, errors_of
 from simcoll.verifier.halts.job import Job
