@@ -56,6 +56,7 @@ def _spec(
     law_reads: frozenset[str] = frozenset(),
     divided: frozenset[str] = frozenset(),
     values: ValueLaw | None = None,
+    ends_earlier: bool = False,
 ) -> CollectiveSpec:
     return CollectiveSpec(
         name,
@@ -75,6 +76,7 @@ def _spec(
         law_reads,
         divided,
         values,
+        ends_earlier,
     )
 
 
@@ -254,6 +256,7 @@ _TABLE = (
         measured=None,
         schedules=["tree", "ring", "direct"],
         traffic=lambda n: 1.0,
+        ends_earlier=True,
     ),
     _spec(
         "monitored_barrier",

@@ -104,7 +104,8 @@ class CollectiveSpec:
     ``names_absent`` says that the backend itself waits for every rank and names those that do not come, ``rooted``
     the direction of the data where one rank has another part than the others. ``law_reads`` are the fields of a call,
     beside its buffers, on which the flows rest. ``divided`` names the buffers that hold a part for, or from, each rank.
-    ``values`` is the law of its values, None where nothing is moved.
+    ``values`` is the law of its values, None where nothing is moved. ``ends_earlier`` says that its end is also that of
+    the group's collectives before it, on every backend.
     """
 
     name: str
@@ -124,6 +125,7 @@ class CollectiveSpec:
     law_reads: frozenset[str] = frozenset()
     divided: frozenset[str] = frozenset()
     values: ValueLaw | None = None
+    ends_earlier: bool = False
 
     @property
     def in_place(self) -> bool:

@@ -149,7 +149,20 @@ SILENT = ["early stopping", "a flag of uneven data", "an error that becomes a pl
 WITH_BUGS = list(FLOWS)[:-1]
 FLOWS |= SENT_ON
 
+FLOWS["rows of a size that rank 0 gives"] = """
+used = torch.rand(1000)
+dist.all_reduce(used)
+kept = torch.zeros(1000)
+kept.copy_(used)
+mask = kept < size / 2
+count = mask.sum()
+dist.broadcast(count, 0)
+rows = torch.cat([torch.zeros(int(count) - 3), torch.zeros(3)])
+kept[mask] = rows
+"""
+
 CASES = [
+    ("rows of a size that rank 0 gives", "none", 4),
     *((flow, "none", 4 if number % 2 else 8) for number, flow in enumerate(SILENT)),
     *((flow, "none", 4) for flow in SENT_ON),
     *((flow, list(CODES)[number % 2], 6) for number, flow in enumerate(WITH_BUGS)),

@@ -221,12 +221,26 @@ Layout: TypeAlias = tuple[tuple[int, ...], "tuple[int, ...] | None"]
 
 def judge_shapes(group: Group, voices: Sequence[Voice], spec: CollectiveSpec, *, strict: bool) -> list[Finding]:
     """The first tensor whose shapes or layouts differ between the ranks; the counts are known to agree."""
+    if _has_own_places(voices, spec):
+        return []
     tensors = min((len(voice.contents) for voice in voices), default=0)
     for index in range(tensors):
         parts = part(voices, lambda voice, index=index: _layout(voice.contents[index]))  # type: ignore[misc]
         if len(parts) > 1:
             return [_report(group, parts, spec, index if tensors > 1 else None, strict)]
     return []
+
+
+def _has_own_places(voices: Sequence[Voice], spec: CollectiveSpec) -> bool:
+    """True if all ranks list the same outputs, one from each rank, and each gives what has its place in that list."""
+    listed = {tuple(buffer.shape for buffer in voice.call.outputs) for voice in voices}
+    if spec.divided != {"outputs"} or len(listed) != 1 or any(len(voice.call.inputs) != 1 for voice in voices):
+        return False
+    (shapes,) = listed
+    own_order = all(buffer.order is None for voice in voices for buffer in (*voice.call.inputs, *voice.call.outputs))
+    return own_order and all(
+        len(shapes) == voice.size and voice.call.inputs[0].shape == shapes[voice.group_rank] for voice in voices
+    )
 
 
 def _layout(content: Content) -> Layout | None:

@@ -83,7 +83,35 @@ def _unobserved(trace: Trace) -> tuple[Rows, Rows]:
     observed = flags & (AWAITED | HANDED_ON) != 0
     rows = np.flatnonzero(returns & ~observed)
     rows = rows[np.isin(slots["state"][rows], (State.STARTED, State.COMPLETED))] if len(rows) else rows
-    return rows, np.flatnonzero(returns & observed)
+    return rows[~_ended_by_next(trace, rows)] if len(rows) else rows, np.flatnonzero(returns & observed)
+
+
+def _ended_by_next(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
+    """True for collectives of a function whose next call in the group that is waited for ends all before it."""
+    slots = trace.slots
+    specs = [COLLECTIVES.get(call.op) for call in trace.signatures]
+    ends = np.array([spec is not None and spec.ends_earlier for spec in specs] + [False])
+    found = np.zeros(len(rows), np.bool_)
+    if not ends.any():
+        return found
+    functions = _functions(trace)
+    waited = (slots["flags"] & ASYNCHRONOUS == 0) | (slots["flags"] & AWAITED != 0)
+    waited &= (slots["p2p_sequence"] == 0) & (slots["state"] == State.COMPLETED)
+    for group in np.unique(slots["group"][rows]).tolist():
+        after = np.flatnonzero(waited & (slots["group"] == group))
+        mine = np.flatnonzero((slots["group"][rows] == group) & (slots["p2p_sequence"][rows] == 0))
+        place = np.searchsorted(after, rows[mine])
+        mine, following = mine[place < len(after)], after[place[place < len(after)]]
+        ending = ends[np.minimum(slots["signature"][following], len(specs))]
+        found[mine] = ending & (functions[rows[mine]] == functions[following])
+    return found
+
+
+def _functions(trace: Trace) -> npt.NDArray[np.int64]:
+    """A number for the function of each row's line, equal where it is one function."""
+    numbers: dict[tuple[str, str], int] = {}
+    of = [numbers.setdefault((source.file, source.function), len(numbers)) for source in trace.sources]
+    return np.array([*of, -1])[np.minimum(trace.slots["source"], len(of))]
 
 
 def _left(trace: Trace, unobserved: Rows, observed: Rows) -> Rows:

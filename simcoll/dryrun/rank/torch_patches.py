@@ -35,7 +35,7 @@ from simcoll.dryrun.rank.fake_cuda import register_operators
 from simcoll.dryrun.rank.fake_device import ORIGINAL, FakeDevices, put_on, put_pinned, real_devices
 from simcoll.dryrun.rank.fake_tensors import FakeTensors
 from simcoll.dryrun.rank.saved_files import load_and_save_alone
-from simcoll.dryrun.rank.taint import TaintTracker, tainted_numbers
+from simcoll.dryrun.rank.taint import TaintTracker, has_tainted_size, tainted_numbers
 from simcoll.dryrun.rank.tensor_marks import DEVICE, TAINTED, TAINTED_SIZES, holder, tensors_in
 from simcoll.wrapper.dispatch_mode import answers_itself
 
@@ -133,6 +133,8 @@ def _propagate(operator: Any, tensors: Sequence[torch.Tensor], result: object, d
         for one, tensor in zip(holders, tensors, strict=True)
     )
     sizes = frozenset[int]().union(*(getattr(one, TAINTED_SIZES, ()) for one in holders))
+    if sizes and operator is _CAT and isinstance(result, torch.Tensor):
+        sizes |= _joined_sizes(tensors, sizes)
     if device is None and not tainted and not sizes:
         return
     for made in tensors_in((result,)):
@@ -147,6 +149,15 @@ def _propagate(operator: Any, tensors: Sequence[torch.Tensor], result: object, d
             setattr(place, TAINTED, True)
         if not sizes.isdisjoint(made.shape):
             setattr(place, TAINTED_SIZES, sizes)
+
+
+def _joined_sizes(tensors: Sequence[torch.Tensor], sizes: frozenset[int]) -> set[int]:
+    """The sums of each dimension in which one of the tensors that are joined has a tainted size."""
+    columns = zip(*(tensor.shape for tensor in tensors), strict=False)
+    return {sum(column) for column in columns if not sizes.isdisjoint(column)}
+
+
+_CAT = torch.ops.aten.cat.default
 
 
 def _is_written_alike(operator: Any) -> bool:
@@ -164,8 +175,16 @@ class FunctionMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run one function of torch."""
+        """Run one function of torch; one that fails on a tensor of tainted size has read that size."""
         func, kwargs = getattr(func, ORIGINAL, func), kwargs or {}
+        try:
+            return self._run(func, args, kwargs)
+        except Exception:
+            if has_tainted_size((*args, *kwargs.values())):
+                self._taint.note()
+            raise
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if func is torch.device and self._devices is not None:
             named = args[0] if args else kwargs.get("device")
             return self._devices.of(named) if isinstance(named, int) else func(*args, **kwargs)

@@ -45,6 +45,10 @@ def all_gather(mine: int, parts: Sequence[int]) -> Call:
     return Call("all_gather", "allgather", (buffer(mine),), tuple(map(buffer, parts)))
 
 
+def shaped_gather(mine: tuple[int, ...], *parts: tuple[int, ...]) -> Call:
+    return Call("all_gather", "allgather", (buffer(*mine),), tuple(buffer(*part) for part in parts))
+
+
 def all_gather_base(mine: int, whole: int) -> Call:
     return Call("all_gather", "_allgather_base", (buffer(mine),), (buffer(whole),))
 
@@ -98,6 +102,12 @@ ONE_CAUSE: dict[str, tuple[list[Call], str, tuple[int, ...], tuple[str, ...]]] =
     "root of a gather, prepared for": ([gather(4, 0, (4, 4)), gather(4, 1, (4, 4))], "SC105", (), ("root",)),
     "device": ([SAME, SAME, all_reduce(20, 10, device="cuda")], "SC107", (2,), ("device",)),
     "shape": ([SAME, SAME, all_reduce(10, 20)], "SC109", (2,), ("shape",)),
+    "shape of a part that has another place": (
+        [shaped_gather((2, 3), (2, 3), (2, 3), (2, 3))] * 2 + [shaped_gather((3, 2), (2, 3), (2, 3), (2, 3))],
+        "SC109",
+        (2,),
+        ("shape",),
+    ),
     "layout": ([SAME, SAME, all_reduce(20, 10, order=(1, 0))], "SC108", (2,), ("order",)),
     "layout of a broadcast": (
         [broadcast(20, 10), broadcast(20, 10), broadcast(20, 10, order=(1, 0))],
@@ -206,6 +216,7 @@ SILENT: dict[str, list[Call | None]] = {
     "stated and even splits": [exchange([2, 2], [2, 2]), exchange(None, None, 4)],
     "rows of two widths, equal elements": [exchange([2, 2], [2, 2]), exchange([1, 1], [1, 1], columns=2)],
     "all at fault: the backend refuses them": [all_gather(4, (4,)), all_gather(4, (4,))],
+    "own shapes in one list of outputs": [shaped_gather((2, 3), (2, 3), (3, 2)), shaped_gather((3, 2), (2, 3), (3, 2))],
     "nobody there": [None, None],
     "an op of a later version": [Call("all_swap", "allswap"), Call("all_swap", "allswap")],
     "send and receive": [Call("send", "send", (buffer(3),), peer=1), Call("recv", "recv", (), (buffer(4),), peer=0)],

@@ -56,6 +56,25 @@ def test_the_last_of_a_line_that_waits_is_a_look_ahead() -> None:
     assert len(never_waited(traces([waits[0], record(2), record(3, awaited=True)], []))) == 1
 
 
+def barrier(sequence: int, function: str = "step") -> Record:
+    source = Source("train.py", 9, function)
+    return Record(
+        "0", sequence, Call("barrier", "barrier"), source, State.COMPLETED, False, True, scheduled_ns=sequence
+    )
+
+
+def test_a_barrier_of_the_same_function_ends_what_came_before_it() -> None:
+    gathered = [record(1, state=State.COMPLETED), record(2), barrier(3)]
+    assert never_waited(traces(gathered, gathered)) == []
+    assert len(never_waited(traces([*gathered, record(4)], []))) == 1
+    assert (
+        len(never_waited(traces([record(1), record(2, line=8, awaited=True, state=State.COMPLETED), barrier(3)]))) == 1
+    )
+    assert len(never_waited(traces([record(1), barrier(2, "main")]))) == 1
+    receive = record(1, call=Call("recv", "recv", outputs=TENSORS, peer=1, tag=0))
+    assert len(never_waited(traces([receive, barrier(1)]))) == 1
+
+
 def test_a_future_may_be_waited_for_unseen() -> None:
     [trace, other] = traces([record(1)], [])
     trace.slots["flags"] |= HANDED_ON
