@@ -36,6 +36,10 @@ _REPEATED = 3
 
 _LOOK_SECONDS = 5.0
 _CONNECT_SECONDS = 30.0
+_LISTEN_SECONDS = 10.0
+"""Ray says that it has started a moment before its server for clients listens."""
+
+_AGAIN_SECONDS = 0.1
 _FIRST_SECONDS = 60.0
 _QUEUE_SECONDS = 600.0
 """Jobs of Slurm may wait in its queue for so long before the first one begins."""
@@ -273,10 +277,17 @@ def _ray(address: str) -> Iterator[Spread]:
 
 
 def _check_port(address: str) -> None:
-    """Raise OSError where nobody listens: Ray itself would wait for minutes."""
+    """Raise OSError where nobody listens, nor begins to: Ray itself would wait for minutes."""
     host, colon, port = address.rpartition("//")[2].rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+    last = time.monotonic() + _LISTEN_SECONDS
+    while colon and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+            return
+        except ConnectionRefusedError:
+            if time.monotonic() > last:
+                raise
+            time.sleep(_AGAIN_SECONDS)
 
 
 class _RayExecutor(Executor):

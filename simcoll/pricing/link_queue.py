@@ -22,7 +22,7 @@ _FEW = 16
 
 
 class LinkQueue:
-    """The times at which each rank's links are taken, while a job is replayed; ``lockstep`` numbers those that are one."""
+    """The times at which each rank's links are taken, while a job is replayed; ``lockstep`` numbers what is one."""
 
     def __init__(self, job: RecordedJob, prices: JobPrices, lockstep: Integers) -> None:
         self._stream, self._busy, self._link = job.collectives.stream, prices.busy, prices.link

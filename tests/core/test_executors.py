@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -15,6 +18,7 @@ import pytest
 from benchmarks.verify_boxes import Job, write_job
 from simcoll.blackbox.gather import gather
 from simcoll.cli.records import judged
+from simcoll.core import executors
 from simcoll.core.executors import Spread, opened
 from simcoll.errors import ExecutorError, UsageError
 from simcoll.plan.model_files import model_named
@@ -66,6 +70,43 @@ def test_an_engine_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ExecutorError, match=rf"pip install 'simcoll\[{extra}\]'") as caught, opened(address):
+        pass
+    assert caught.value.code == 2
+
+
+class _NoRay(types.ModuleType):
+    """Ray's package, which says that it was asked."""
+
+    def init(self, **_: object) -> None:
+        raise RuntimeError("asked")
+
+
+def test_ray_is_asked_once_its_server_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", _NoRay("ray"))
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        connect, refused = socket.create_connection, list[OSError]()
+
+        def connect_or_listen(*arguments: Any) -> socket.socket:
+            try:
+                return connect(*arguments)
+            except OSError as error:
+                refused.append(error)
+                server.listen()
+                raise
+
+        monkeypatch.setattr(socket, "create_connection", connect_or_listen)
+        address = f"ray://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ExecutorError, match="RuntimeError: asked"), opened(address):
+            pass
+    assert len(refused) == 1
+
+
+def test_a_port_at_which_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", _NoRay("ray"))
+    monkeypatch.setattr(executors, "_LISTEN_SECONDS", 0.0)
+    said, address = "no Ray cluster can be reached: ConnectionRefused", f"ray://127.0.0.1:{engines.free_port()}"
+    with pytest.raises(ExecutorError, match=said) as caught, opened(address):
         pass
     assert caught.value.code == 2
 
