@@ -149,12 +149,13 @@ def _ended_text(job: JobNow) -> str:
 
 def _standing_text(job: JobNow) -> str:
     """The ranks that wait for the one by which most are held up; or any rank that waits."""
-    waiting = [one for one in job.ranks if one.doing is Doing.WAITS]
+    waiting = [one for one in job.ranks if one.doing is Doing.WAITS and not one.silent_seconds]
     held = _held_up(job, waiting)
     by = {one.rank: one for one in job.ranks}
     culprit = next((by[rank] for rank in held if rank in by), None)
     if culprit is None:
-        first = max(waiting, key=lambda one: one.for_seconds)
+        # Of ranks on other nodes less is known.
+        first = max(waiting, key=lambda one: (not one.place, one.for_seconds))
         return f"{ranks_text(one.rank for one in waiting)}: rank {first.rank} {doing_text(first)} in {call_text(first)}"
     first = max((one for one in waiting if culprit.rank in one.waits_for), key=lambda one: one.for_seconds)
     same = [one.rank for one in waiting if _call(one) == _call(first) and one.waits_for == first.waits_for]

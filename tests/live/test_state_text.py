@@ -1,5 +1,7 @@
 """The line on why a job stands: it names the rank for which, in the end, all others wait."""
 
+from dataclasses import replace
+
 import pytest
 
 from simcoll.core.record import Group, Record, Source, State
@@ -51,3 +53,11 @@ def test_the_rank_that_holds_up_most_is_named():
 @pytest.mark.parametrize("ranks", [(rank(0, 1), rank(1, 0)), (rank(0, call=all_reduce(8), doing=Doing.WAITS),)])
 def test_a_wait_for_nobody_that_runs_names_who_waits_longest(ranks):
     assert ": rank 0 waits 1.00 s" in why(*ranks)
+
+
+def test_of_ranks_on_other_nodes_those_are_named_that_left_records_here():
+    remote = replace(rank(2, call=all_reduce(8), doing=Doing.WAITS, seconds=9.0), record=None, place="started barrier")
+    silent = replace(remote, rank=3, silent_seconds=20.0)
+    said = why(*(rank(number, call=all_reduce(8), doing=Doing.WAITS) for number in range(2)), remote, silent)
+    assert said.startswith("for 3.00 s: ranks 0-2: rank 0 waits 1.00 s in all_reduce #9 of default_pg at train.py:7")
+    assert "; nothing was heard of host (rank 3) for 20.0" in said
