@@ -351,7 +351,7 @@ def _calls(node: ast.AST) -> list[ast.Call]:
     return [found for found in (node, *_within(node)) if isinstance(found, ast.Call)]
 
 
-def _name(function: ast.expr) -> str:
+def _name(function: ast.AST) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
@@ -443,9 +443,13 @@ def header_parts(loop: ast.AST) -> bool:
     return values is None or not all(isinstance(value, ast.Constant) for value in values)
 
 
+_RANKS: Final = frozenset({"rank", "local_rank", "global_rank", "get_rank"})
+
+
 def _is_alike(loop: ast.AST) -> bool:
     over = getattr(loop, "iter", None)
-    return _is_range(over) or (isinstance(over, ast.Call) and _name(over.func) in _PARTS_OF_MODELS)
+    by_rank = over is not None and any(_name(node) in _RANKS for node in ast.walk(over))
+    return not by_rank and (_is_range(over) or (isinstance(over, ast.Call) and _name(over.func) in _PARTS_OF_MODELS))
 
 
 def _varies(test: ast.expr, around: Sequence[Step]) -> bool:

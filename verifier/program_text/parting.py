@@ -30,6 +30,8 @@ _ASKED: Final = 8
 """Ranks of a side whose records are asked."""
 _HELD: Final = ((True, "true"), (False, "false"))
 """What ranks did at a comparison."""
+_OVER_RANK: Final = re.compile(r"\bin\b.*\b(local_|global_)?(rank\b|get_rank\()")
+"""A loop over what depends on the rank; one over ranks is none."""
 _BY_RANK: Final = re.compile(r"rank|master|main_process|is_main|leader|process_index|stage|coord", re.IGNORECASE)
 """What stands in conditions by which programs part their ranks on purpose."""
 
@@ -269,4 +271,5 @@ def _is_in_function(frame: Source, of: Source) -> bool:
 
 def _is_by_rank(one: Between) -> bool:
     text = text_of(one.frame.file)
-    return text is not None and not one.fork.loop and _BY_RANK.search(text.line(one.fork.line)) is not None
+    named = _OVER_RANK if one.fork.loop else _BY_RANK
+    return text is not None and named.search(text.line(one.fork.line)) is not None

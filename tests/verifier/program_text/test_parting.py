@@ -513,6 +513,25 @@ def test_ranks_that_ended_left_the_loop_in_which_the_others_are(tmp_path: Path) 
         assert told(finding) == ("for batch in loader:", {"in the loop": (0, 1), "past it": (2,)})
 
 
+@pytest.mark.parametrize("over", ["range(5 - (rank == 3))", "range(sizes[dist.get_rank()])"])
+def test_a_loop_over_a_range_that_depends_on_the_rank_is_not_run_alike(over: str, tmp_path: Path) -> None:
+    text = f"""
+        def forward():
+            if not update and not self.replaces:
+                return
+            reduce(a)  # one
+
+        def step():
+            for batch in {over}:
+                forward()  # loop
+            destroy()  # end
+    """
+    path = program(tmp_path, text)
+    here, gone = side([0, 1], at(path, "loop", "one:forward")), side([3], at(path, "end"))
+    finding = judged(here, gone, code="SC702", ran=Ran(always_ran))
+    assert told(finding) == (f"for batch in {over}:", {"in the loop": (0, 1), "past it": (3,)})
+
+
 @pytest.mark.parametrize(("body", "expected"), [("yield", True), ("return", False)])
 def test_a_rank_that_left_a_loop_over_a_generator_took_its_exit(body: str, expected: bool, tmp_path: Path) -> None:
     text = f"""
