@@ -210,7 +210,7 @@ class Event:
       (:func:`simcoll.values.folding.folded`);
     * ``inputs``: a model whose batches are looked at: ``index`` (its number on this rank), ``by``
       (``DistributedDataParallel`` or ``FSDP``), ``ranks`` (global) and ``groups`` (names) that share out its data,
-      ``ordinal`` (among the models of these ranks), ``source``;
+      ``ordinal`` (among the models of these ranks), ``sampled`` (not all of its batches are looked at), ``source``;
     * ``batch``: what such a model got in the first training pass of a step: ``inputs`` (its index), ``number`` (of the
       step, from 0), ``hash`` (of all tensors), ``data`` (of those that are data);
     * ``trained``: what such a step did: ``inputs``, ``number``, ``calls`` (of each of the model's groups how many

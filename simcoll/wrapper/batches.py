@@ -163,6 +163,7 @@ class BatchWatch:
             ranks=list(ranks.members),
             groups=[group.group_name for group in ranks.groups],
             ordinal=self._ordinals[ranks.members],
+            sampled=self._session.values == "sample",
             source=source_document(current_source()),
         )
         return _Model(index, ranks.groups)

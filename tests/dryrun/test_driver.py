@@ -271,6 +271,14 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     assert (exit_code, "another dry run" in document["error"]) == (2, True)
 
 
+def test_values_that_are_pretended_are_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's environment may ask for checks of values; those that a dry run gives a rank are its own."""
+    monkeypatch.setenv("SIMCOLL_VALUES", "all")
+    body = "mine = torch.ones(8) * (rank + 1)\ndist.all_reduce(mine)\ndist.broadcast(mine * rank, 0)"
+    exit_code, document = command(tmp_path, "--world-size", 3, script(tmp_path, body))
+    assert (exit_code, document["findings"]) == (0, [])
+
+
 def test_no_world_size_is_refused(tmp_path: Path) -> None:
     exit_code, document = command(tmp_path, script(tmp_path, ""))
     assert exit_code == 2

@@ -67,12 +67,14 @@ class _Step:
 @dataclass(frozen=True, slots=True)
 class _Training:
     """What the ranks wrote of one model: the names of the groups that share out its data, together and by rank, the
-    lines at which they ran it, and their batches by the number of the step.
+    lines at which they ran it, the ranks that looked at some of their batches only, and the batches by the number of
+    the step.
     """
 
     groups: dict[str, None] = field(default_factory=dict)
     names: dict[int, tuple[str, ...]] = field(default_factory=dict)
     sources: dict[int, Source] = field(default_factory=dict)
+    sampled: set[int] = field(default_factory=set)
     batches: defaultdict[int, dict[int, _Batch]] = field(default_factory=lambda: defaultdict(dict))
     steps: defaultdict[int, dict[int, _Step]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -104,6 +106,8 @@ def _read(traces: Sequence[Trace]) -> dict[_Model, _Training]:
                     training.names[trace.rank] = tuple(map(str, names)) if isinstance(names, list) else ()
                     training.groups.update(dict.fromkeys(training.names[trace.rank]))
                     training.sources[trace.rank] = source_of(event.data)
+                    if event.data.get("sampled") is True:
+                        training.sampled.add(trace.rank)
             elif event.kind == "batch":
                 written = models.get(number(event, "inputs") or 0)
                 at, whole, data = (number(event, name) for name in ("number", "hash", "data"))
@@ -155,18 +159,23 @@ def _classes(
     return [
         ranks
         for ranks in found
-        if _stays(training, ranks, at)
+        if _stays(training, ranks, at, gradients)
         and not any(_may_share(group, model, ranks) for group in others)
         and not _divide(training, ranks)
         and not gradients.differ(ranks)
     ]
 
 
-def _stays(training: _Training, ranks: Sequence[int], at: int) -> bool:
-    """True if ranks share most batches from a step on, and not just a few at the end."""
+def _stays(training: _Training, ranks: Sequence[int], at: int, gradients: _Gradients) -> bool:
+    """True if ranks share most batches from a step on, and not just a few at the end. Of one row of steps that a sample
+    has looked at, the steps that followed say that only if they are few.
+    """
     looked = {place: _are_same(batches, ranks) for place, batches in training.batches.items() if {*ranks} <= {*batches}}
     later = [same for place, same in looked.items() if place >= at]
-    return 2 * sum(later) >= len(later) and _BEFORE * sum(later) >= len(looked) - len(later)
+    shared = [place for place, same in looked.items() if place >= at and same]
+    one_row = max(shared) - min(shared) < len(shared)
+    unseen = gradients.steps_made(ranks[0]) - at - len(later) if one_row and training.sampled & {*ranks} else 0
+    return 2 * sum(later) >= len(later) + unseen and _BEFORE * sum(later) >= len(looked) - len(later)
 
 
 def _divide(training: _Training, ranks: Sequence[int]) -> bool:
@@ -200,6 +209,21 @@ class _Gradients:
         if ranks not in self._told:
             self._told[ranks] = self._differ(ranks)
         return self._told[ranks]
+
+    def steps_made(self, rank: int) -> int:
+        """The steps that a rank has made, as far as its calls after the last one that was looked at show."""
+        trace, steps = self._traces[rank], self._training.steps
+        last = max((at for at in steps if rank in steps[at]), default=None)
+        made = max(at for at, batches in self._training.batches.items() if rank in batches) + 1
+        if last is None:
+            return made
+        spans = dict(zip(self._training.names.get(rank, ()), steps[last][rank].calls, strict=False))
+        for index, group in enumerate(trace.groups):
+            before, after = spans.get(group.name, (0, 0))
+            if before < after:
+                calls = trace.slots["sequence"][trace.slots["group"] == index]
+                made = max(made, last + 1 + (int(calls.max(initial=0)) - after) // (after - before))
+        return made
 
     def _differ(self, ranks: Sequence[int]) -> bool:
         pairs = [pair for call in self._calls(ranks) for pair in self._pairs(ranks, call)]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from simcoll.core.record import number, text
 from simcoll.core.trace import Trace
+from simcoll.spec.collectives import spec_of
+from simcoll.spec.table import Rooted
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 from simcoll.verifier.values.digests import CollectiveValues, RankValues
 
@@ -46,6 +48,9 @@ def name_of(values: CollectiveValues, one: RankValues, columns: Sequence[GroupCo
             if place < buffer.elements:
                 return f"tensor {number + 1} of {len(buffers)}"
             place -= buffer.elements
+        return ""
+    if spec_of(one.record.call).rooted is Rooted.FROM_ROOT:
+        # What one rank sends to the others, such as a model's weights, is no gradient, whatever its size.
         return ""
     part = next(
         (

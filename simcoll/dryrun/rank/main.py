@@ -194,7 +194,7 @@ def _begin(dry_run: DryRun, rank: int, launch: ScriptLaunch) -> AbstractContextM
     patches = Patches()  # never restored: the process ends as the rank
     files = None if dry_run.files is None else _own_files(dry_run, dry_run.files, rank, patches)
     devices = install_fake_cuda(patches, dry_run.local_world_size) if dry_run.cuda else None
-    enable("record", dry_run.folder)
+    enable("record", dry_run.folder, values="off")
     if files is not None:
         files.watch_program()
     use_lazy_shards(patches)

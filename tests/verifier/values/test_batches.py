@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from simcoll.blackbox.memory_box import MemoryBox
-from simcoll.core.record import Group
+from simcoll.core.record import UNKNOWN_SOURCE, Group, State
+from simcoll.spec.call import Call
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.values.batches import same_data
 
@@ -91,3 +92,20 @@ def test_a_group_of_all_ranks_excuses_them_only_by_its_name() -> None:
 def test_a_rank_with_damaged_events_is_left_out(damage: dict[str, object]) -> None:
     [finding] = found(by_step, **damage)
     assert finding.culprits == (1, 2, 3)
+
+
+@pytest.mark.parametrize(("sampled", "steps", "count"), [(True, 12, 0), (True, 8, 1), (False, 12, 1)])
+def test_one_row_of_a_sample_says_nothing_of_many_steps_after_it(sampled: bool, steps: int, count: int) -> None:
+    """Ranks share the first four batches, a calibration; the sample looks at no others, while the job goes on."""
+    traces = []
+    for rank in range(RANKS):
+        box = MemoryBox(rank, RANKS, "record")
+        index, call = box.group(WORLD), box.signature(Call("all_reduce", "allreduce", reduce_op="sum"))
+        box.event("inputs", index=0, by="FSDP", ranks=[*range(RANKS)], groups=["0"], ordinal=1, sampled=sampled)
+        for number in range(4):
+            box.event("batch", inputs=0, number=number, hash=number, data=number)
+            box.event("trained", inputs=0, number=number, calls=[[2 * number, 2 * number + 2]])
+        for sequence in range(1, 2 * steps + 1):
+            box.write(index, sequence, call, box.source(UNKNOWN_SOURCE), 0, State.COMPLETED, 0)
+        traces.append(box.trace())
+    assert len(same_data(traces)) == count

@@ -81,6 +81,21 @@ def test_a_parameter_of_fully_shard() -> None:
     assert "the first in the gradient of 1." in message(program, "gloo")
 
 
+def test_weights_are_no_gradients() -> None:
+    """The model is sent to all ranks in one tensor, of the size of its only bucket."""
+
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(5, 3)
+        if rank == 0:
+            nn.init.constant_(model.bias, float("nan"))
+        DistributedDataParallel(model)
+
+    outcome = try_ranks(2, program, backend="threaded", values="all")
+    [finding] = outcome.report.findings
+    assert "put 3 NaN elements into broadcast: no collective before" in finding.message
+
+
 def test_a_name_that_is_not_known_is_not_guessed() -> None:
     """All buckets have the same size, before and after they are laid out anew."""
     said = message(lambda rank: train(rank, "1.weight", 3, (6, 6, 6, 6)), "threaded")
