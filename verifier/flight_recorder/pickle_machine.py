@@ -21,6 +21,8 @@ _STEPS: Final = 1024
 """Opcodes between two looks at the limits."""
 _LINE_LIMIT: Final = 1 << 16
 _TOO_MUCH: Final = "its opcodes take more from the stack than they put there"
+_STATED: Final = 5
+"""Bytes that memoize under a stated number of four bytes."""
 _ENTRY_DEPTH: Final = 3
 """Marks below an entry's values: of the dump's dict, of the list of entries, of the entry."""
 
@@ -52,8 +54,8 @@ class PickleStream:
     """A pickle being read: the stack, the places of marks in it, the memo.
 
     ``began`` is the place in the file of the entry that was handed on last. It is ``usual`` if it begins with its dict
-    and memoizes nothing under a number that it states; ``memoized`` counts what it memoizes under the next free number,
-    as Python's pickler does from protocol 4 on with each container.
+    and memoizes everything under the next free number, as Python's pickler does with each container; ``memoized``
+    counts that. Before protocol 4 the numbers are stated: ``stated`` has the offset of each, and its place among them.
     """
 
     def __init__(self, data: bytes, entries: PickledEntries) -> None:
@@ -62,11 +64,13 @@ class PickleStream:
         self.began = 0
         self.usual = True
         self.memoized = 0
+        self.stated: list[tuple[int, int]] = []
         self.stack: list[object] = []
         self.marks: list[int] = []
         self._spots: dict[int, tuple[int, int]] = {}
         self._puts = self._memoized = self._passed = 0
         self._usual = True
+        self._ahead = False
         self._opened = (0, 0, 0, 0, 0)
         self._dict: dict[object, object] = {}
         self._items: list[object] = []
@@ -155,8 +159,9 @@ class PickleStream:
                 # A dict that was memoized stays behind with all items that it is given: the entry counts as kept.
                 self._begun = self.at - 1, -1, self._memoized, self._containers, self._opcodes
             self.began = self._begun[0]
+            self.stated = [one for one in self.stated if one[0] > self.began]
             # Between the dict and the mark there is room to memoize it, and for nothing else.
-            self._usual = self.at - 2 - self.began <= 1
+            self._usual = self.at - 2 - self.began <= (_STATED if self.stated else 1)
         self.marks.append(len(self.stack))
         self._containers += 1
 
@@ -186,8 +191,17 @@ class PickleStream:
 
     def put(self, index: int) -> None:
         """Memoize the top of the stack."""
+        self._ahead = self._ahead or index > self.free
         self._memo[index] = self.top()
         self._puts += 1
+
+    def put_long(self, index: int) -> None:
+        """Memoize the top of the stack under a number of four bytes."""
+        if index != self.free:
+            self.put(index)
+            return
+        self.stated.append((self.at - 4, self._memoized))
+        self.memoize()
 
     def spot(self, offset: int, code: int) -> None:
         """Remember the opcode that pushes the next number, if that is a value of an entry."""
@@ -197,14 +211,19 @@ class PickleStream:
     def get(self, index: int) -> None:
         """Push a memoized object."""
         if index not in self._memo:
-            if self._passed and index < len(self._memo) + self._passed:
+            if self._passed and index < self.free:
                 raise ForgottenError
             raise UnsafeDumpError("it refers to what it does not hold")
         self.stack.append(self._memo[index])
 
+    @property
+    def free(self) -> int:
+        """The number under which Python's pickler memoizes next."""
+        return len(self._memo) + self._passed
+
     def memoize(self) -> None:
         """Memoize under the next free number."""
-        self._memo[len(self._memo) + self._passed] = self.top()
+        self._memo[self.free] = self.top()
         self._memoized += 1
 
     def skip(self, end: int, memoized: int) -> None:
@@ -254,9 +273,13 @@ class PickleStream:
         self.stack.pop()
         _, puts, memoized, containers, opcodes = self._begun
         kept = self._puts != puts or self._memoized != memoized
-        self.usual, self.memoized = self._usual and self._puts == puts, self._memoized - memoized
+        self.memoized = self._memoized - memoized
+        self.stated = [(offset, number - memoized) for offset, number in self.stated]
+        # Numbers beyond the next free one, if there are any, may be those that come next.
+        self.usual = self._usual and self._puts == puts and not (self._ahead and self.memoized)
         end = self.at
         self._entries.take(entry, self)
+        self.stated = []
         if not kept:
             # None of its items stays behind.
             self._containers, self._opcodes = containers, opcodes

@@ -150,7 +150,7 @@ _HANDLERS: Final[dict[int, Handler]] = {
         (b"\x88", lambda stream: stream.stack.append(True)),
         (b"\x89", lambda stream: stream.stack.append(False)),
         (b"q", lambda stream: stream.put(stream.take(1)[0])),
-        (b"r", lambda stream: stream.put(_length(stream, 4))),
+        (b"r", lambda stream: stream.put_long(_length(stream, 4))),
         (b"\x94", PickleStream.memoize),
         (b"a", _append),
         (b"s", _set_item),
@@ -174,6 +174,8 @@ _HANDLERS: Final[dict[int, Handler]] = {
 }
 
 
+_STATES: Final = ord("r")
+_UNSTATED: Final = -1 << 40
 _BEFORE: Final = 2
 """Entries that are read before the first one that follows a mould."""
 _LARGEST: Final = 4096
@@ -206,34 +208,39 @@ class Follower:
         if self._stretches is None:
             if self._seen < self._before:
                 return
-            self._stretches = Stretches(self._data, stream.began, _key_size(self._data, stream.began))
+            self._stretches = Stretches(self._data, stream.at - 1, _beginning(self._data, stream.began))
         self._stretches.learn(stream, self._columns)
-        rows, end, memoized = self._stretches.follow(stream.at)
+        rows, end, memoized = self._stretches.follow(stream.at, stream.free)
         if len(rows):
             stream.skip(end, memoized)
             self._columns.add(rows)
 
 
-def _key_size(data: bytes, at: int) -> int:
-    """The number of bytes that mark an entry's beginning: the dict (memoized or not), the mark, its first key."""
-    mark = at + 1 + (data[at + 1] == _MEMOIZE)
-    return {ord("h"): mark - at + 3, ord("j"): mark - at + 6}.get(data[mark + 1], 0)
+def _beginning(data: bytes, at: int) -> re.Pattern[bytes] | None:
+    """The bytes that mark an entry's beginning: the end of the one before, the dict (memoized or not), the mark, its
+    first key; None where that is not one that was memoized.
+    """
+    stated = 4 * (data[at + 1] == _STATES)
+    number = at + 2 if stated or data[at + 1] == _MEMOIZE else at + 1
+    mark = number + stated
+    size = {ord("h"): 3, ord("j"): 6}.get(data[mark + 1], 0)
+    opened, key = re.escape(b"u" + data[at:number]), re.escape(data[mark : mark + size])
+    return re.compile(opened + b"[\\x00-\\xff]{%d}" % stated + key) if size else None
 
 
 class Stretches:
     """The parts of a file that may be entries, from one beginning to the next, and those that follow a mould."""
 
-    def __init__(self, data: bytes, at: int, size: int) -> None:
+    def __init__(self, data: bytes, at: int, beginning: re.Pattern[bytes] | None) -> None:
         starts: list[int] = []
-        if size:
-            # The byte before a beginning is the end of the entry before it.
-            pattern = re.compile(re.escape(b"u" + data[at : at + size]))
-            starts = [found.start() + 1 for found in islice(pattern.finditer(data, at + size), ENTRY_LIMIT)]
+        if beginning is not None:
+            starts = [found.start() + 1 for found in islice(beginning.finditer(data, at), ENTRY_LIMIT)]
         self._data = np.frombuffer(data, np.uint8)
         self._starts = np.array(starts, np.int64)
         self._rows = np.zeros(max(len(starts) - 1, 0), ROW)
         self._known = np.zeros(len(starts), np.bool_)
         self._memoized = np.zeros(len(starts), np.int64)
+        self._stated = np.full(len(starts), _UNSTATED, np.int64)
         self._open: dict[int, Shelf] = {}
         lengths = np.diff(self._starts)
         for length in np.unique(lengths[lengths <= _LARGEST]).tolist():
@@ -249,6 +256,11 @@ class Stretches:
         mould = Mould(stream)
         places, found = shelf.take(mould)
         self._left += found.size
+        if mould.stated:
+            numbers = np.stack([mould.values(found, at, ord("J")) - number for at, number in mould.stated])
+            counted = (numbers == numbers[0]).all(axis=0)
+            places, found, numbers = places[counted], found[counted], numbers[:, counted]
+            self._stated[places] = numbers[0]
         if not len(places):
             return
         rows = np.repeat(columns.last(), len(places))
@@ -258,13 +270,20 @@ class Stretches:
         self._known[places] = True
         self._memoized[places] = stream.memoized
 
-    def follow(self, at: int) -> tuple[Rows, int, int]:
-        """The entries from a place on whose kind is known, the place of their end, and how much they memoize."""
+    def follow(self, at: int, free: int) -> tuple[Rows, int, int]:
+        """The entries from a place on whose kind is known, the place of their end, and how much they memoize.
+
+        Those that state under which numbers do so from the next ``free`` one on.
+        """
         first = int(np.searchsorted(self._starts, at))
         if first >= len(self._starts) or self._starts[first] != at:
             return self._rows[:0], at, 0
         # The last stretch has no end, so that its kind is never known.
         last = first + int(np.argmin(self._known[first:]))
+        memoized, stated = self._memoized[first:last], self._stated[first:last]
+        other = (stated != _UNSTATED) & (stated != free + np.cumsum(memoized) - memoized)
+        if other.any():
+            last = first + int(other.argmax())
         return self._rows[first:last], int(self._starts[last]), int(self._memoized[first:last].sum())
 
 
@@ -292,7 +311,8 @@ class Shelf:
 class Mould:
     """One entry's bytes, and a mask of those that belong to numbers which differ from entry to entry.
 
-    ``numbers`` gives column, offset and opcode of those that are read.
+    ``numbers`` gives column, offset and opcode of those that are read, ``stated`` offset and place in their order of
+    those under which parts are memoized.
     """
 
     def __init__(self, stream: PickleStream) -> None:
@@ -308,6 +328,9 @@ class Mould:
                 mask[start : start + _width(code)] = 0
                 if key in NUMBERED and code != FLOAT:
                     self.numbers.append((NUMBERED[key], start, code))
+        self.stated = [(offset - stream.began, number) for offset, number in stream.stated]
+        for start, _ in self.stated:
+            mask[start : start + 4] = 0
         self.words: Words = padded.view(np.uint64)
         self.mask: Words = mask.view(np.uint64)
 

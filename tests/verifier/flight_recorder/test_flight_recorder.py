@@ -20,7 +20,7 @@ from simcoll.verifier.flight_recorder import UnreadableError, looks_like_dump, r
 from simcoll.verifier.flight_recorder.dump import UNKNOWN
 from simcoll.verifier.flight_recorder.entries import EntryColumns
 from simcoll.verifier.flight_recorder.jobs import ranks_of
-from simcoll.verifier.flight_recorder.pickle_machine import ForgottenError, PickleStream
+from simcoll.verifier.flight_recorder.pickle_machine import CutError, ForgottenError, PickleStream, UnsafeDumpError
 from simcoll.verifier.flight_recorder.pickle_reader import Follower, read_pickle
 from simcoll.verifier.postmortem import judge
 from tests.support.flight_dumps import MINOR_VERSIONS, START_NS, USER, WRITERS, document, entry, message, torch_pickle
@@ -538,9 +538,17 @@ def test_entries_that_pythons_pickler_wrote_are_read_together_as_one_by_one(kind
     assert (together.calls, together.sources, together.groups) == (alone.calls, alone.sources, alone.groups)
 
 
-def test_entries_that_pythons_pickler_wrote_are_read_together():
-    """Each of them memoizes its containers, under the next free number."""
-    data = pickle.dumps(pickle.loads(torch_pickle(document([entry(number) for number in range(40)]))), 4)
+def rewritten(protocol, count=400):
+    """A dump of so many entries as Python's pickler writes it."""
+    return pickle.dumps(pickle.loads(torch_pickle(document([entry(number) for number in range(count)]))), protocol)
+
+
+@pytest.mark.parametrize(("protocol", "most"), [(2, 80), (3, 80), (4, 8), (5, 8)])
+def test_entries_that_pythons_pickler_wrote_are_read_together(protocol, most):
+    """Each of them memoizes its containers, under the next free number; before protocol 4 it is stated, from 256 on in
+    four bytes.
+    """
+    data = rewritten(protocol)
     alone = []
 
     class Counting(Follower):
@@ -551,21 +559,41 @@ def test_entries_that_pythons_pickler_wrote_are_read_together():
     columns = EntryColumns()
     follower = Counting(columns, data)
     read_pickle(PickleStream(data, follower))
-    assert columns.count == 40
-    assert len(alone) < 8
+    assert columns.count == 400
+    assert len(alone) < most
 
 
-def test_an_entry_that_refers_to_a_part_of_one_that_was_read_with_others(tmp_path):
+@pytest.mark.parametrize("other", [0, 1, 7, 20, 900, 901, 5000, 1 << 31])
+@pytest.mark.parametrize("which", [300, 301, 700])
+def test_parts_that_state_another_number_than_the_next_are_read_one_by_one(which, other):
+    """What is memoized there may be a key or a text of all entries behind it."""
+    data = bytearray(rewritten(2))
+    at = data.index(b"r" + which.to_bytes(4, "little")) + 1
+    data[at : at + 4] = other.to_bytes(4, "little")
+    together, alone = (outcome(bytes(data), before) for before in (2, 1 << 30))
+    assert together == alone or together is ForgottenError
+
+
+def outcome(data, before):
+    try:
+        found = _columns(data, before)
+    except (ForgottenError, UnsafeDumpError, CutError) as error:
+        return type(error)
+    return found.rows().tobytes(), found.calls, found.sources, found.groups
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_an_entry_that_refers_to_a_part_of_one_that_was_read_with_others(tmp_path, protocol):
     """A tool may have put one list into several entries: the file is then read entry by entry."""
-    entries = pickle.loads(torch_pickle(document([entry(number) for number in range(40)])))
+    entries = pickle.loads(rewritten(4))
     entries["entries"][-1]["input_sizes"] = entries["entries"][-5]["input_sizes"]
     path = tmp_path / "rank_0"
-    path.write_bytes(pickle.dumps(entries, 4))
+    path.write_bytes(pickle.dumps(entries, protocol))
     data = path.read_bytes()
     with pytest.raises(ForgottenError):
         _columns(data, 2)
     dump = read_dump(path)
-    assert len(dump.slots) == 40
+    assert len(dump.slots) == 400
     assert not dump.problems
 
 
