@@ -166,17 +166,17 @@ def _needing(library: str, advice: str) -> Iterator[None]:
 
 def _serve(host: str, port: int, job_metrics: JobMetrics) -> str:
     """Answer scrapes on threads of this process; returns the address. Raises UsageError."""
-    from prometheus_client import start_http_server
+    from simcoll.live.scrape_server import serve
 
     try:
-        server, _ = start_http_server(port, host, job_metrics.registry())
-    except (OSError, UnicodeError) as error:
+        found = serve(host, port, job_metrics.registry())
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
             f"--listen {host}:{port}: {reason}; name an address of this machine and a free port"
         ) from error
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{server.server_port}/metrics"
+    return f"http://{shown}:{found}/metrics"
 
 
 def _write(textfile: Path | None, job_metrics: JobMetrics) -> None:

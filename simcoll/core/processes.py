@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simcoll.core.process import stat_fields
 
 _LEAST_BUSY = 0.1
 """The share of one core from which on a process computes."""
+
+_LATER = 1.0
+"""Seconds by which a process must have started later to be another one."""
 
 _SHORTEST = 0.2
 """Seconds between two looks that show whether a process computes: the kernel counts in hundredths."""
@@ -36,10 +39,14 @@ class Processes:
         self._seen: dict[int, _Seen] = {}
         self._ticks = os.sysconf("SC_CLK_TCK")
 
-    def look(self, pids: Iterable[int]) -> None:
-        """Look at these processes of this host, and forget all others."""
+    def look(self, pids: Mapping[int, int]) -> None:
+        """Look at these processes of this host, and forget all others.
+
+        Each has the moment (ns of the monotonic clock, 0: not known) by which it had started: one that started later is
+        another process, which has got its number.
+        """
         readable = bool(stat_fields(os.getpid()))
-        self._seen = {pid: self._look(pid) for pid in pids} if readable else {}
+        self._seen = {pid: self._look(pid, by) for pid, by in pids.items()} if readable else {}
 
     def gone(self, host: str, pid: int) -> bool:
         """True if it has ended."""
@@ -64,9 +71,9 @@ class Processes:
     def _of(self, host: str, pid: int) -> _Seen | None:
         return self._seen.get(pid) if host == self.host else None
 
-    def _look(self, pid: int) -> _Seen:
+    def _look(self, pid: int, by_ns: int) -> _Seen:
         now, fields, before = time.monotonic(), stat_fields(pid), self._seen.get(pid)
-        if len(fields) <= 12:
+        if len(fields) <= 19 or (by_ns and self._started(fields) > by_ns / 1e9 + _LATER):
             return _Seen("", 0.0, now)
         used = (int(fields[11]) + int(fields[12])) / self._ticks
         if before is None:
@@ -74,3 +81,8 @@ class Processes:
         if now - before.moment < _SHORTEST:
             return _Seen(fields[0], before.used, before.moment, before.share)
         return _Seen(fields[0], used, now, (used - before.used) / (now - before.moment))
+
+    def _started(self, fields: Sequence[str]) -> float:
+        """The moment at which a process started, by the monotonic clock, which a sleeping host stops; or before."""
+        asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+        return int(fields[19]) / self._ticks - asleep

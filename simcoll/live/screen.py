@@ -71,7 +71,8 @@ class JobScreen:
         groups = _shown_groups(job, choice)
         findings = list(_findings(job))
         rows = None if room is None else max(min(len(groups), room // 3), 1)
-        yield _groups(groups, rows)
+        if groups:
+            yield _groups(groups, rows)
         if choice.rank is not None:
             yield from _one_rank(job, choice.rank)
         else:
@@ -186,4 +187,4 @@ def _findings(job: JobNow) -> Iterator[RenderableType]:
     for finding in job.findings:
         style = "red" if finding.severity is Severity.ERROR else "yellow"
         culprits = f"; culprits: {ranks_text(finding.culprits)}" if finding.culprits else ""
-        yield plain(f"{finding.code} {finding.message}{culprits}", style)
+        yield plain(f"{finding.code} ({finding.severity.value}) {finding.message}{culprits}", style)

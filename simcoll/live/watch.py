@@ -195,8 +195,9 @@ class JobWatch:
 
     def _look_at_processes(self, accounts: Sequence[LaunchAccount]) -> None:
         here = self._processes.host
-        ranks = [tail.header.pid for tail in self._chosen if (box := tail.box()) and box.host == here and tail.header]
-        self._processes.look([*ranks, *(one.pid for one in accounts if one.host == here)])
+        headers = [tail.header for tail in self._chosen if (box := tail.box()) is not None and box.host == here]
+        ranks = {header.pid: header.monotonic_ns for header in headers if header is not None}
+        self._processes.look({one.pid: 0 for one in accounts if one.host == here} | ranks)
 
     def _launch(self, accounts: Sequence[LaunchAccount]) -> LaunchAccount:
         """The launchers' accounts as one; empty where the job runs under another launcher."""

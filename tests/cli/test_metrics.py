@@ -16,12 +16,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from simcoll.cli import main
 from simcoll.cli.metrics import parse_address
 from simcoll.errors import UsageError
 from simcoll.live.metrics import METRICS
+from simcoll.live.scrape_server import serve
 from tests.support.jobs import write_job, write_job_that_waits
 
 
@@ -129,6 +131,23 @@ def test_scrapes_are_answered_in_both_formats(folder):
         said, kind = scraped(address, "application/openmetrics-text; version=1.0.0")
         assert kind.startswith("application/openmetrics-text")
         assert said.endswith("# EOF\n")
+
+
+def test_clients_that_say_or_read_nothing_are_given_up(monkeypatch, capfd):
+    monkeypatch.setattr("simcoll.live.scrape_server._Handler.timeout", 0.2)
+    registry = CollectorRegistry()
+    Gauge("large", "More than a socket holds.", ["rank"], registry=registry).labels("x" * (1 << 24)).set(1)
+    port = serve("127.0.0.1", 0, registry)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
+        assert silent.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as unread:
+        unread.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert unread.recv(1) == b"H"
+        deadline = time.monotonic() + 60
+        while any("process_request" in thread.name for thread in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.slow

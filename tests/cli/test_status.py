@@ -7,14 +7,16 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+from rich.console import Console
 
 from simcoll.cli import main
 from simcoll.cli.top import chosen
 from simcoll.live.document import job_document, job_schema
-from simcoll.live.screen import FILTERS, ORDERS, ScreenState, ranks_shown
+from simcoll.live.screen import FILTERS, ORDERS, JobScreen, ScreenState, ranks_shown
 from simcoll.live.watch import JobWatch
 from tests.support.jobs import write_job, write_job_that_failed, write_job_that_waits, write_job_that_was_ended
 
@@ -102,6 +104,16 @@ def test_a_picture_fits_its_columns_and_keeps_the_line_of_each_rank(standing, co
     rows = [line for line in lines if re.match(r"[0-3]  +\S", line)]
     assert len(rows) == 4
     assert all(re.search(r"\.py:\d+( |$)", row) for row in rows)
+
+
+def test_a_picture_says_how_bad_a_finding_is_and_has_no_heading_without_rows(standing, capsys):
+    main(["top", "--once", "--stall", "0.1", str(standing)])
+    said = capsys.readouterr().out
+    assert "SC201 (warning) rank 3 did not come" in said
+    assert "group " in said
+    watch = JobWatch(standing, 0.1)
+    Console(file=sys.stdout).print(JobScreen(replace(watch.look(), groups=()), ScreenState()))
+    assert "not come for" not in capsys.readouterr().out
 
 
 def test_a_plain_picture_is_ascii(standing, capsys):

@@ -84,7 +84,8 @@ class Places:
             if key.kind == BOX:
                 tails[key.rank] = self._tails.setdefault(path, BoxTail(path, 1, self._known))
                 tails[key.rank].look()
-        self._processes.look(tail.header.pid for tail in tails.values() if tail.header is not None)
+        headers = [tail.header for tail in tails.values() if tail.header is not None]
+        self._processes.look({header.pid: header.monotonic_ns for header in headers})
         return {rank: self._place(tail.box()) for rank, tail in tails.items()}
 
     def _place(self, box: BlackBox | None) -> RankPlace:
