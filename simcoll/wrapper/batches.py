@@ -40,6 +40,9 @@ from simcoll.wrapper.random_states import random_state
 _STEPS_IN_A_ROW = 4
 """Steps that a sample takes together: three batches in a row show that they change and are the same everywhere."""
 
+_FIRST_WINDOWS = (0, 4)
+"""Such steps that a sample takes in any case: the very first may be a calibration, for which ranks share their data."""
+
 _MOST_MODELS = 4
 _MOST_TENSORS = 32
 _LEAST_ELEMENTS = 8
@@ -116,7 +119,7 @@ class BatchWatch:
         known.steps += 1
         known.fresh = False
         window = number // _STEPS_IN_A_ROW
-        if not window or self._choice.takes_step(window, _STEPS_IN_A_ROW):
+        if window in _FIRST_WINDOWS or self._choice.takes_step(window, _STEPS_IN_A_ROW):
             try:
                 items = [*_items(inputs, _DEPTH)]
             except _UnknownError:

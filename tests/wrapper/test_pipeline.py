@@ -256,7 +256,7 @@ def test_a_monitored_barrier_names_who_is_missing_in_gloos_words(ranks: Any) -> 
 
 
 def test_work_that_nobody_waited_for_does_not_hold_up_the_end(ranks: Any) -> None:
-    def program(rank: int) -> object:
+    def program(rank: int) -> None:
         for _ in range(5):
             dist.all_reduce(ones(1), async_op=True)
         if rank == 0:

@@ -167,15 +167,15 @@ def _classes(
 
 
 def _stays(training: _Training, ranks: Sequence[int], at: int, gradients: _Gradients) -> bool:
-    """True if ranks share most batches from a step on, and not just a few at the end. Of one row of steps that a sample
-    has looked at, the steps that followed say that only if they are few.
+    """True if ranks share most batches from a step on, and not just a few at the end; and if a sample has looked at
+    steps over at least half of the time since then.
     """
     looked = {place: _are_same(batches, ranks) for place, batches in training.batches.items() if {*ranks} <= {*batches}}
     later = [same for place, same in looked.items() if place >= at]
-    shared = [place for place, same in looked.items() if place >= at and same]
-    one_row = max(shared) - min(shared) < len(shared)
-    unseen = gradients.steps_made(ranks[0]) - at - len(later) if one_row and training.sampled & {*ranks} else 0
-    return 2 * sum(later) >= len(later) + unseen and _BEFORE * sum(later) >= len(looked) - len(later)
+    seen = max(looked) + 1
+    if training.sampled & {*ranks} and gradients.steps_made(ranks[0]) - seen > seen - at:
+        return False
+    return 2 * sum(later) >= len(later) and _BEFORE * sum(later) >= len(looked) - len(later)
 
 
 def _divide(training: _Training, ranks: Sequence[int]) -> bool:

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
-import torch.distributed._functional_collectives as functional  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-from torch.distributed.tensor import Replicate  # noqa: E402
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+pytest.importorskip("torch")
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 
-from simcoll.testing import try_ranks  # noqa: E402
-from simcoll.verifier.findings.finding import Finding  # noqa: E402
+from simcoll.testing import try_ranks
+from simcoll.verifier.findings.finding import Finding
 
 # torch renames functions, and its own packages use what it calls deprecated.
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{one}") for one in ("FutureWarning", "DeprecationWarning")]
@@ -263,7 +264,7 @@ def shards_after_a_step(rank: int) -> None:
 
 def logits_of_a_parallel_layer(rank: int) -> None:
     mesh = init_device_mesh("cpu", (RANKS,))
-    layer = parallelize_module(nn.Linear(6, 3 * RANKS), mesh, ColwiseParallel(output_layouts=Replicate()))
+    layer: Any = parallelize_module(nn.Linear(6, 3 * RANKS), mesh, ColwiseParallel(output_layouts=Replicate()))
     with torch.no_grad():
         if rank == 1:
             layer.weight.to_local().fill_(NAN)
