@@ -10,6 +10,8 @@ its receiver's inwards.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -31,7 +33,13 @@ class LinkQueue:
         count = 2 * len(LINKS) * (int(lockstep.max(initial=-1)) + 1)
         self._from, self._until = np.zeros(count), np.zeros(count)
         # Read one by one, views are faster than arrays.
-        self._views = self._stream.data, self._busy.data, self._link.data, self._from.data, self._until.data
+        self._views: tuple[Any, ...] = (
+            self._stream.data,
+            self._busy.data,
+            self._link.data,
+            self._from.data,
+            self._until.data,
+        )
 
     def end(self, number: int, begin: float, end: float) -> float:
         """The end of a collective that begins then, given the end that it would have alone."""

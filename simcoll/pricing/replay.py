@@ -191,7 +191,7 @@ class _Replay:
         begins, ends, done = self._begin.data, self._end.data, self._done.data
         for one in ready:
             own = stream[one]
-            begin = last[one]
+            begin: float = last[one]
             if free[own] > begin:
                 begin = free[own]
             end = begin + seconds[one]
