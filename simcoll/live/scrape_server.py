@@ -20,7 +20,7 @@ _TIMEOUT_SECONDS = 10.0
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _TIMEOUT_SECONDS  # type: ignore[assignment]  # typeshed: None
+    timeout = _TIMEOUT_SECONDS
 
     def log_message(self, *said: Any) -> None:
         """A scrape is nothing to be told."""
@@ -41,7 +41,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 def serve(host: str, port: int, registry: CollectorRegistry) -> int:
     """Begin to answer; returns the port. Raises OSError, UnicodeError or ValueError for an address that is none."""
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    kind = type("_ServerOfFamily", (_Server,), {"address_family": family})
-    server = make_server(str(address[0]), port, make_wsgi_app(registry), kind, _Handler)
+    kind: type[_Server] = type("_ServerOfFamily", (_Server,), {"address_family": family})
+    server: _Server = make_server(str(address[0]), port, make_wsgi_app(registry), kind, _Handler)
     threading.Thread(target=server.serve_forever, name="simcoll scrapes", daemon=True).start()
     return server.server_port

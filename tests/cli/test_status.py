@@ -111,8 +111,9 @@ def test_a_picture_says_how_bad_a_finding_is_and_has_no_heading_without_rows(sta
     said = capsys.readouterr().out
     assert "SC201 (warning) rank 3 did not come" in said
     assert "group " in said
-    watch = JobWatch(standing, 0.1)
-    Console(file=sys.stdout).print(JobScreen(replace(watch.look(), groups=()), ScreenState()))
+    job = JobWatch(standing, 0.1).look()
+    assert job is not None
+    Console(file=sys.stdout).print(JobScreen(replace(job, groups=()), ScreenState()))
     assert "not come for" not in capsys.readouterr().out
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import replace
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from simcoll.blackbox.accounts import write_stall
