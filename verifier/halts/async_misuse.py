@@ -111,7 +111,8 @@ def _functions(trace: Trace) -> npt.NDArray[np.int64]:
     """A number for the function of each row's line, equal where it is one function."""
     numbers: dict[tuple[str, str], int] = {}
     of = [numbers.setdefault((source.file, source.function), len(numbers)) for source in trace.sources]
-    return np.array([*of, -1])[np.minimum(trace.slots["source"], len(of))]
+    found: npt.NDArray[np.int64] = np.array([*of, -1])[np.minimum(trace.slots["source"], len(of))]
+    return found
 
 
 def _left(trace: Trace, unobserved: Rows, observed: Rows) -> Rows:
