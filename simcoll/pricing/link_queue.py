@@ -33,13 +33,8 @@ class LinkQueue:
         count = 2 * len(LINKS) * (int(lockstep.max(initial=-1)) + 1)
         self._from, self._until = np.zeros(count), np.zeros(count)
         # Read one by one, views are faster than arrays.
-        self._views: tuple[Any, ...] = (
-            self._stream.data,
-            self._busy.data,
-            self._link.data,
-            self._from.data,
-            self._until.data,
-        )
+        read = self._stream, self._busy, self._link, self._from, self._until
+        self._views: tuple[Any, ...] = tuple(array.data for array in read)
 
     def end(self, number: int, begin: float, end: float) -> float:
         """The end of a collective that begins then, given the end that it would have alone."""

@@ -187,11 +187,12 @@ class _Replay:
                 ready.sort()
             elif links is not None:
                 ready.sort(key=lambda one: max(self._last[one], self._free[stream[one]]))
-        last, free, seconds = self._last.data, self._free.data, self._seconds_view
-        begins, ends, done = self._begin.data, self._end.data, self._done.data
+        # numpy calls a view of floats one of integers.
+        views: Any = tuple(array.data for array in (self._last, self._free, self._begin, self._end, self._done))
+        (last, free, begins, ends, done), seconds = views, self._seconds_view
         for one in ready:
             own = stream[one]
-            begin: float = last[one]
+            begin = last[one]
             if free[own] > begin:
                 begin = free[own]
             end = begin + seconds[one]
