@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from time import sleep
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from simcoll.core.gloo_threads import let_gloo_rest
 from simcoll.core.rank_local import RankLocal
 from simcoll.core.record import source_document
 from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.session import active_session
 from simcoll.recorder.source import current_source
 from simcoll.recorder.store_hint import warned_if_unserved
-
-LET_GO_SECONDS = 0.05
-"""The time that the end of groups, or of the process, leaves the GIL to the backends' threads."""
 
 
 class Creations:
@@ -148,9 +144,7 @@ def shrinking(make: Callable[..., Any]) -> Callable[..., Any]:
 def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
     """``destroy_process_group``, with a note before: a rank that still calls on the group waits for this one in vain.
 
-    After the last group's end Gloo's threads get the GIL for a moment: one that is about to let a finished call go
-    needs it, and the thread that frees the group waits for that thread. A DistributedDataParallel model that outlives
-    the group frees it with the GIL held: both would wait for ever.
+    Gloo's threads let the calls that have ended go before, while the group is held.
     """
 
     @functools.wraps(destroy)
@@ -162,29 +156,10 @@ def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
         every = group is None or group == dist.group.WORLD
         name = None if every else getattr(group, "group_name", "")
         recorder.event("destroyed", group=name, source=source_document(current_source()))
-        waits = every and _on_gloo()
-        result = destroy(*args, **kwargs)
-        if waits:
-            sleep(LET_GO_SECONDS)
-        return result
+        let_gloo_rest()
+        return destroy(*args, **kwargs)
 
     return destroy_process_group
-
-
-def _on_gloo() -> bool:
-    """True if a group of this process has threads of Gloo's, as far as its backends say."""
-    kind = getattr(dist, "ProcessGroupGloo", None)
-    groups = list(distributed_c10d._world.pg_map)
-    return kind is not None and any(isinstance(backend, kind) for group in groups for backend in _backends(group))
-
-
-def _backends(group: Any) -> list[Any]:
-    found = []
-    for device in group._device_types:
-        # A group may state a device for which it was given no backend.
-        with contextlib.suppress(RuntimeError):
-            found.append(group._get_backend(device))
-    return found
 
 
 def aborting(abort: Callable[..., Any]) -> Callable[..., Any]:

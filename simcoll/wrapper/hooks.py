@@ -30,6 +30,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.blackbox.stacks import answer_no_more, answer_signal, withdraw_stacks
+from simcoll.core.gloo_threads import let_gloo_rest
 from simcoll.core.patches import Patches
 from simcoll.cuda.graphs import ignore_graphs, watch_graphs
 from simcoll.cuda.timing import calls_between_times
@@ -37,7 +38,7 @@ from simcoll.cuda.watcher import close_device_times
 from simcoll.errors import ConfigurationError
 from simcoll.proof.checker import calls_between_rounds
 from simcoll.recorder.failures import install_failure_hooks, noting_non_members, remove_failure_hooks
-from simcoll.recorder.group_creation import LET_GO_SECONDS, aborting, destroying, initialising, noted, shrinking
+from simcoll.recorder.group_creation import aborting, destroying, initialising, noted, shrinking
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.session import Session, activate, active_session, claim_rank, own_recorders, pipelines
@@ -266,10 +267,7 @@ def _end() -> None:
     """The end of the interpreter, whether or not simcoll is still enabled: a box stays open while it may be again."""
     _drain()
     close_device_times(_DRAIN_SECONDS)
-    if pipelines.here:
-        # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
-        # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
-        time.sleep(LET_GO_SECONDS)
+    let_gloo_rest()
     for error in PENDING_ERRORS.rest():
         sys.stderr.write(f"simcoll: found when the program had ended: {error}\n")
     flights.here.look_after(last=True)

@@ -43,6 +43,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from simcoll.core.gloo_threads import let_gloo_rest
+
 COLD_VARIABLE = "SIMCOLL_TESTS_COLD"
 
 COMMANDS = (
@@ -590,6 +592,7 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
     signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     # What is registered first is called last.
     atexit.register(hidden.keep)
+    # As simcoll does: ranks without it are aborted at their end now and then, on a busy machine one in ten.
     atexit.register(let_gloo_rest)
     # Functions of on_exit are called from the last to the first: what the command itself makes is destroyed before.
     _LIBC.on_exit(_LIBC._exit, None)
@@ -603,30 +606,6 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
         WARM.adopt(own, STARTED_WITH)
     os.write(answer, f"{os.getpid()}\n".encode())
     os.close(answer)
-
-
-def let_gloo_rest() -> None:
-    """Wait until no thread of Gloo's is about to let a finished call go, for which it needs the GIL.
-
-    CPython ends a thread that asks for it while the interpreter ends, which aborts the process (docs/torch-notes.md):
-    torch's own fault, which a busy machine makes as likely as one in ten for ranks that run without simcoll.
-    """
-    deadline = time.monotonic() + 1
-    rests = 0
-    while rests < 2 and time.monotonic() < deadline and (states := _states_of_threads("pt_gloo_runloop")):
-        time.sleep(0.001)  # without the GIL: who waits for it goes on, and runs by the next look
-        rests = 0 if "R" in states else rests + 1
-
-
-def _states_of_threads(name: str) -> list[str]:
-    """The states, as in /proc, of this process's threads of that name."""
-    states = []
-    for file in Path("/proc/self/task").glob("*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            _, _, rest = file.read_text().partition("(")
-            command, _, values = rest.rpartition(") ")
-            states += [values[0]] * (command == name)
-    return states
 
 
 class End:

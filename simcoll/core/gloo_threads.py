@@ -1,0 +1,61 @@
+"""The threads on which Gloo runs the calls of this process, as /proc shows them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_NAME: Final = "pt_gloo_runloop"
+_LOOK_SECONDS: Final = 0.001
+_OTHERS_SECONDS: Final = 0.05
+"""So long threads of other names are waited for: some run callbacks of Gloo's, some compute for ever."""
+_MOST_SECONDS: Final = 1.0
+
+
+class _Thread(NamedTuple):
+    """A thread at one moment: whether it runs or waits for a core, and for how long it did either so far."""
+
+    name: str
+    runs: bool
+    times: str
+
+
+def let_gloo_rest() -> None:
+    """Release the GIL until no thread of Gloo's is about to let a finished call go, for which it needs the GIL.
+
+    To be called before a group or the interpreter ends. CPython ends a thread that asks for the GIL while the
+    interpreter ends, which aborts the process. A thread that lets go a callback which alone holds the group frees the
+    group, and aborts as it would wait for itself. One that frees a group with the GIL held waits for a thread that
+    waits for the GIL.
+    """
+    began, before = time.monotonic(), _threads()
+    while any(one.name == _NAME for one in before.values()):
+        # Who waits for the GIL runs meanwhile, or waits for a core: it is not taken for one at rest.
+        time.sleep(_LOOK_SECONDS)
+        now, waited = _threads(), time.monotonic() - began
+        busy = {one.name for task, one in now.items() if one.runs or one != before.get(task)}
+        if not busy or waited > _MOST_SECONDS or (waited > _OTHERS_SECONDS and _NAME not in busy):
+            break
+        before = now
+
+
+def _threads() -> dict[str, _Thread]:
+    """The other threads of this process, by their numbers."""
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        if int(task) != threading.get_native_id():
+            stat, times = (_text(f"/proc/self/task/{task}/{name}") for name in ("stat", "schedstat"))
+            name, _, fields = stat.partition("(")[2].rpartition(") ")
+            found[task] = _Thread(name, fields.startswith("R"), times)
+    return found
+
+
+def _text(path: str) -> str:
+    """The text of a file, empty if it is gone."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
