@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from simcoll.core.process import stat_fields
+
 _NAME: Final = "pt_gloo_runloop"
 _LOOK_SECONDS: Final = 0.001
 _OTHERS_SECONDS: Final = 0.05
@@ -47,9 +49,8 @@ def _threads() -> dict[str, _Thread]:
     found = {}
     for task in os.listdir("/proc/self/task"):
         if int(task) != threading.get_native_id():
-            stat, times = (_text(f"/proc/self/task/{task}/{name}") for name in ("stat", "schedstat"))
-            name, _, fields = stat.partition("(")[2].rpartition(") ")
-            found[task] = _Thread(name, fields.startswith("R"), times)
+            name, times = (_text(f"/proc/self/task/{task}/{file}") for file in ("comm", "schedstat"))
+            found[task] = _Thread(name.rstrip("\n"), stat_fields(f"self/task/{task}")[:1] == ["R"], times)
     return found
 
 

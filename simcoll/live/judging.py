@@ -42,32 +42,19 @@ def judged(
     *,
     any_failed: bool,
 ) -> Ruling:
-    """Judge the newest records of a job; a look goes on without a verdict where they cannot be judged."""
-    begun = time.monotonic()
-    try:
-        return _verdict(boxes, outcome, stands, ended_for, any_failed=any_failed)
-    except Exception as error:
-        # What else is seen of the job does not depend on it, and the next records may be judged.
-        return Ruling(cost=time.monotonic() - begun, problem=f"{type(error).__name__}: {error}")
-
-
-def _verdict(
-    boxes: Sequence[BlackBox],
-    outcome: LaunchOutcome,
-    stands: Stall | None,
-    ended_for: Stall | None,
-    *,
-    any_failed: bool,
-) -> Ruling:
-    """The reason why a job does not move, or what is wrong so far.
+    """Judge the newest records of a job: why it does not move, or what is wrong so far.
 
     Where nothing proves why a job stands in which a rank has failed, the failure is why.
     """
     begun = time.monotonic()
-    if stands is not None:
-        findings, proved = standstill(boxes, outcome, stands)
-        if findings or not any_failed:
-            return Ruling(findings, proved, (), time.monotonic() - begun, still=True)
-    report = judge(boxes, outcome, ended_for)
+    try:
+        if stands is not None:
+            findings, proved = standstill(boxes, outcome, stands)
+            if findings or not any_failed:
+                return Ruling(findings, proved, (), time.monotonic() - begun, still=True)
+        report = judge(boxes, outcome, ended_for)
+    except Exception as error:
+        # What else is seen of the job does not depend on it, and the next records may be judged.
+        return Ruling(cost=time.monotonic() - begun, problem=f"{type(error).__name__}: {error}")
     speeds = () if report.summary is None else tuple(report.summary.bandwidths)
     return Ruling(tuple(report.findings), False, speeds, time.monotonic() - begun)

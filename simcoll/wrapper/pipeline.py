@@ -70,7 +70,7 @@ class Pipeline:
 
     def _is_of_model(self, site: Site) -> bool:
         """True if torch's own modules make a call, or a backward pass does; asked only where values are checked."""
-        return self._values is not None and (site.of_model or torch._C._current_graph_task_id() >= 0)
+        return site.of_model or torch._C._current_graph_task_id() >= 0
 
     def _follow(self, entry: Entry, arguments: Arguments, launch: Launch, site: Site, coalescing: bool) -> Work | None:
         """Launch a call at once; the program waits for the Work that it gets."""
@@ -192,13 +192,12 @@ class RecordedPipeline(Pipeline):
     def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
         """Record a call and launch it; one that says that it is synchronous is waited for here."""
         site, claim = current_site(), take_claim(self._log.group.name)
+        of_model = self._values is not None and self._is_of_model(site)
         if arguments.synchronous and not coalescing:
-            entry = self._log.begin(
-                arguments, site.source, claim, started=True, awaited=True, of_model=self._is_of_model(site)
-            )
+            entry = self._log.begin(arguments, site.source, claim, started=True, awaited=True, of_model=of_model)
             self._flights.pass_by(entry, arguments)
             return self._wait(entry, self._launch(entry, arguments, launch))
-        entry = self._log.begin(arguments, site.source, claim, started=True, of_model=self._is_of_model(site))
+        entry = self._log.begin(arguments, site.source, claim, started=True, of_model=of_model)
         return self._follow(entry, arguments, launch, site, coalescing)
 
 
@@ -333,7 +332,7 @@ class CheckedPipeline(BackgroundPipeline):
             PENDING_ERRORS.raise_due()
         site, claim = current_site(), take_claim(self._log.group.name)
         waits = arguments.synchronous and not coalescing
-        of_model = self._is_of_model(site)
+        of_model = self._values is not None and self._is_of_model(site)
         entry = self._log.begin(arguments, site.source, claim, started=True, awaited=waits, of_model=of_model)
         if arguments.spec.kind is Kind.POINT_TO_POINT:
             return self._post_and_launch(entry, arguments, launch, site, coalescing)

@@ -68,7 +68,8 @@ class ProvedPipeline(BackgroundPipeline):
         if self._checkers and not coalescing:
             PENDING_ERRORS.raise_due()
         site = current_site()
-        claim, of_model = take_claim(self._log.group.name), self._is_of_model(site)
+        of_model = self._values is not None and self._is_of_model(site)
+        claim = take_claim(self._log.group.name)
         begin = partial(self._log.begin, arguments, site.source, claim, of_model=of_model)
         if self._closed and self._pid == os.getpid():
             # The side channel is gone. Some backends would run the call.

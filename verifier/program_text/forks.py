@@ -443,12 +443,13 @@ def header_parts(loop: ast.AST) -> bool:
     return values is None or not all(isinstance(value, ast.Constant) for value in values)
 
 
-_RANKS: Final = frozenset({"rank", "local_rank", "global_rank", "get_rank"})
+RANK_NAMES: Final = frozenset({"rank", "global_rank", "get_rank"})
+"""The last parts of names by which programs have a rank in the job."""
 
 
 def _is_alike(loop: ast.AST) -> bool:
     over = getattr(loop, "iter", None)
-    by_rank = over is not None and any(_name(node) in _RANKS for node in ast.walk(over))
+    by_rank = over is not None and any(_name(node) in RANK_NAMES | {"local_rank"} for node in ast.walk(over))
     return not by_rank and (_is_range(over) or (isinstance(over, ast.Call) and _name(over.func) in _PARTS_OF_MODELS))
 
 

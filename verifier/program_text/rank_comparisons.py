@@ -15,9 +15,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from simcoll.verifier.program_text.forks import Function, Text, steps_to
+from simcoll.verifier.program_text.forks import RANK_NAMES, Function, Text, steps_to
 
-_RANK: Final = frozenset({"rank", "global_rank", "get_rank"})
 _MOST: Final = 1 << 20
 """The largest number that is computed with."""
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = MappingProxyType(
@@ -66,7 +65,7 @@ def _is_rank(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return not node.args and not node.keywords and _is_rank(node.func)
     name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-    return name in _RANK
+    return name in RANK_NAMES
 
 
 class _Spelled(ast.NodeTransformer):
