@@ -65,7 +65,9 @@ class Choice:
         self._clock = clock
         self._began = clock()
         self._spent = 0.0
+        self._excess = 0.0
         self._asked = 0
+        self._taken = 0
         self._bar = _FIRST_BAR
         self.stopped = False
 
@@ -83,7 +85,9 @@ class Choice:
         self._asked += 1
         if self._asked % _CALLS_BETWEEN_LOOKS == 0:
             self._look()
-        return not mixed(sequence) >> (64 - self._bar)
+        taken = not mixed(sequence) >> (64 - self._bar)
+        self._taken += taken
+        return taken
 
     def takes_step(self, number: int, steps: int = 1) -> bool:
         """True if a model is to be looked at in its step (window of so many steps) of this number."""
@@ -97,9 +101,19 @@ class Choice:
         self._spent += seconds
 
     def _look(self) -> None:
-        """Raise the bar where the budget is spent, lower it where hardly a quarter is."""
-        allowed = self._budget * (self._clock() - self._began)
-        if self._spent > allowed:
-            self._bar = min(self._bar + 1, _HIGHEST_BAR)
-        elif self._spent < allowed / 4:
+        """Raise the bar where the budget is spent, lower it where hardly a quarter is.
+
+        It is raised to where calls of the mean cost so far keep to the budget; beyond that only if the excess grows, as
+        what was spent too much at first is made up for with time.
+        """
+        seconds = self._clock() - self._began
+        before, self._excess = self._excess, self._spent / (self._budget * seconds) if seconds > 0 else 0.0
+        if self._excess > 1:
+            cost = self._spent / max(1, self._taken) * self._asked / (self._budget * seconds)
+            kept = min(math.ceil(math.log2(cost)), _HIGHEST_BAR)
+            if kept > self._bar:
+                self._bar = kept
+            elif self._excess >= before:
+                self._bar = min(self._bar + 1, _HIGHEST_BAR)
+        elif self._excess < 1 / 4:
             self._bar = max(self._bar - 1, 0)

@@ -84,3 +84,15 @@ def test_a_sample_without_time_takes_one_of_each_64_steps_alike_on_all_ranks(ste
     both = sorted(taken[0] & taken[1])
     assert max(after - before for before, after in itertools.pairwise(both)) * steps < 128
     assert len(taken[1]) < 1.5 * 200
+
+
+def test_a_sample_that_begins_too_dear_comes_down_at_once_and_no_further() -> None:
+    clock = [0.0]
+    numbers = taken(Choice("sample", 0.01, lambda: clock[0]), 0.01, clock, 100_000)
+
+    def share(after: int, until: int) -> float:
+        return len([one for one in numbers if after < one <= until]) * 0.01 / ((until - after) * 0.001)
+
+    assert share(0, 32) > 0.1
+    assert share(32, 500) <= 0.01
+    assert 0.002 <= share(2_000, 100_000) <= 0.01
