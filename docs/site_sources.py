@@ -7,8 +7,9 @@ MyST, which warns.
 
 from __future__ import annotations
 
+import functools
 import html
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,22 @@ def page(app: Sphinx, path: Path, body: str) -> Page:
     return name, {"title": title, "body": f"<section><h1>{title}</h1>{body}</section>"}, "page.html"
 
 
+class FolderNavigation:
+    """Makes the navigation of pages that show files once for each folder: no such page has a place of its own in it."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Callable[..., str]] = {}
+
+    def share(self, app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: object) -> None:
+        """Let a page that no document stands behind have the navigation that another page of its folder has."""
+        if doctree is None and "toctree" in context:
+            folder = name.rpartition("/")[0]
+            context["toctree"] = self._made.setdefault(folder, functools.cache(context["toctree"]))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """What Sphinx calls."""
     app.connect("doctree-read", link_sources, priority=100)  # before what copies downloads looks for them
     app.connect("html-collect-pages", source_pages)
+    app.connect("html-page-context", FolderNavigation().share, priority=100)  # before the theme asks for it
     return {"parallel_read_safe": True, "parallel_write_safe": True}

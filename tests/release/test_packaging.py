@@ -40,20 +40,21 @@ def test_every_module_lies_in_a_package() -> None:
     assert {path.parent for path in SOURCES if not (path.parent / "__init__.py").is_file()} == set()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_imports_are_absolute(path: Path) -> None:
+def test_imports_are_absolute() -> None:
     """A relative import would resolve to another module in the checkout than in the wheel."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level] == []
+    relative = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if path.relative_to(ROOT).as_posix().startswith(TORCH_FREE)],
-    ids=lambda path: path.relative_to(ROOT).as_posix(),
-)
-def test_a_module_that_must_not_need_torch_does_not_name_it(path: Path) -> None:
-    assert "torch" not in top_level_imports(path)
+def test_a_module_that_must_not_need_torch_does_not_name_it() -> None:
+    free = [path for path in SOURCES if path.relative_to(ROOT).as_posix().startswith(TORCH_FREE)]
+    assert len(free) > 90
+    assert [path for path in free if "torch" in top_level_imports(path)] == []
 
 
 def top_level_imports(path: Path) -> set[str]:
