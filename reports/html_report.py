@@ -46,8 +46,7 @@ from simcoll.verifier.findings.finding import (
     Verdict,
 )
 from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, RULES
-from simcoll.verifier.views.chart import Chart
-from simcoll.verifier.views.timeline import SEVERITIES
+from simcoll.verifier.views.chart import SEVERITIES, Chart
 
 _SIDES_SHOWN = 64
 

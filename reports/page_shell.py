@@ -32,8 +32,7 @@ from simcoll.reports.overview import letters_of
 from simcoll.verifier.findings.describe import group_name
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import STRAGGLER
-from simcoll.verifier.views.chart import STEPS, Chart, Spot, coarser
-from simcoll.verifier.views.timeline import SEVERITIES
+from simcoll.verifier.views.chart import SEVERITIES, STEPS, Chart, Spot, coarser
 
 _SCRIPTS = (
     *("chart.js", "paint.js", "words.js", "theme.js", "surface.js", "timeline.js"),

@@ -21,9 +21,8 @@ from simcoll.verifier.findings.finding import (
     Verdict,
 )
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.chart import Chart, ChartColumn, Spot
+from simcoll.verifier.views.chart import Chart, ChartColumn, ChartKind, Spot
 from simcoll.verifier.views.requested import charted
-from simcoll.verifier.views.timeline import ChartKind
 from tests.support.traces import trace_of
 
 SECOND = 10**9

@@ -14,9 +14,8 @@ from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import CallPlace, Finding, Mark, Severity, Side
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.chart import Chart, chart_of, coarser
+from simcoll.verifier.views.chart import SEVERITIES, Chart, chart_of, coarser
 from simcoll.verifier.views.selection import Selection
-from simcoll.verifier.views.timeline import SEVERITIES
 from tests.support.traces import trace_of
 
 WORLD = Group("0", "default_pg", (0, 1, 2))
