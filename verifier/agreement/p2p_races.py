@@ -24,7 +24,7 @@ from simcoll.spec.call import ANY_SOURCE
 from simcoll.verifier.agreement.p2p_mismatches import disagreement
 from simcoll.verifier.findings.finding import Finding, record_side
 from simcoll.verifier.findings.rules import MESSAGE_RACE
-from simcoll.verifier.program_text.forks import Function, steps_to, text_of
+from simcoll.verifier.program_text.syntax import Function, name_of, steps_to, text_of
 
 _ANY = "recv_anysource"
 _RECEIVES = ("recv", "irecv")
@@ -225,7 +225,11 @@ def _named_source(function: Function, line: int) -> ast.expr | None:
     """The argument of a receive on this line that names its source; None where there is not exactly one."""
     found = []
     for node in ast.walk(function):
-        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0) and _name(node) in _RECEIVES:
+        if (
+            isinstance(node, ast.Call)
+            and node.lineno <= line <= (node.end_lineno or 0)
+            and name_of(node.func) in _RECEIVES
+        ):
             given = [one.value for one in node.keywords if one.arg in ("src", "group_src")]
             found += given or node.args[1:2]
     return found[0] if len(found) == 1 else None
@@ -235,7 +239,7 @@ def _received_names(function: Function) -> set[str]:
     """The names whose values depend on what was received, or from whom."""
     found: set[str] = set()
     for node in ast.walk(function):
-        if isinstance(node, ast.Call) and _name(node) in _RECEIVES:
+        if isinstance(node, ast.Call) and name_of(node.func) in _RECEIVES:
             found |= {name.id for value in node.args[:1] for name in ast.walk(value) if isinstance(name, ast.Name)}
     while True:
         before = len(found)
@@ -261,7 +265,7 @@ def _assigned(node: ast.AST) -> tuple[Sequence[ast.expr], ast.expr | None]:
 
 
 def _receives(value: ast.expr) -> bool:
-    return any(isinstance(node, ast.Call) and _name(node) in _RECEIVES for node in ast.walk(value))
+    return any(isinstance(node, ast.Call) and name_of(node.func) in _RECEIVES for node in ast.walk(value))
 
 
 def _mentions(node: ast.AST, names: set[str]) -> bool:
@@ -273,7 +277,7 @@ def _is_plain(value: ast.expr, function: Function) -> bool:
     arguments = getattr(function, "args", None)
     given = {one.arg for one in ast.walk(arguments) if isinstance(one, ast.arg)} if arguments is not None else set()
     for node in ast.walk(value):
-        if isinstance(node, ast.Call) and _name(node) not in _HARMLESS:
+        if isinstance(node, ast.Call) and name_of(node.func) not in _HARMLESS:
             return False
         if isinstance(node, ast.Name) and node.id in given - _FIXED:
             return False
@@ -296,8 +300,3 @@ def _leaving(function: Function) -> list[ast.expr]:
         if isinstance(node, ast.If | ast.While)
         and any(isinstance(one, ast.Break | ast.Continue | ast.Return | ast.Raise) for one in ast.walk(node))
     ]
-
-
-def _name(call: ast.Call) -> str:
-    function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

@@ -1,153 +1,26 @@
-"""Forks of a program: the branches, loops and early exits that lead to a line, or past it, by the program's text.
-
-The text is parsed, never run or imported. Files are those that records name: whatever they are, reading is bounded.
-"""
+"""Forks of a program: the branches, loops and early exits that lead to a line, or past it, by the program's text."""
 
 from __future__ import annotations
 
 import ast
-import os
-import stat
-import threading
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final, TypeGuard
 
-from simcoll.core.io import opened_record
-from simcoll.errors import UnreadableError
+from simcoll.verifier.program_text.syntax import (
+    Function,
+    Loop,
+    Scope,
+    Step,
+    blocks_of,
+    calls_in,
+    name_of,
+    nodes_within,
+)
 
-_MOST_BYTES: Final = 2 << 20
-_CLIPPED: Final = 1000
-"""Characters of a line that a record keeps."""
-
-Function: TypeAlias = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
-_Loop = (ast.For, ast.AsyncFor, ast.While)
 _Comprehension = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _FRAMES = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 """Names of the frames that comprehensions have, before Python 3.12 all of them."""
-_Scope = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Text:
-    """The text of a program's file, and what it parses to."""
-
-    lines: tuple[str, ...]
-    tree: ast.Module
-
-    def line(self, number: int) -> str:
-        """A line as records keep it; empty where there is none."""
-        return self.lines[number - 1].strip()[:_CLIPPED] if 0 < number <= len(self.lines) else ""
-
-    def function(self, name: str, line: int) -> Function | None:
-        """The innermost function of this name around a line; of a lambda or a comprehension, the one around it."""
-        around = [node for node in _functions(self.tree) if node.lineno <= line <= (node.end_lineno or 0)]
-        if name == "<module>" or (name.startswith("<") and not around):
-            return self.tree
-        named = [node for node in around if name.startswith("<") or node.name == name]
-        return max(named, key=lambda node: node.lineno, default=None)
-
-    def name_at(self, line: int) -> str:
-        """The name of the innermost function around a line."""
-        around = [node for node in _functions(self.tree) if node.lineno <= line <= (node.end_lineno or 0)]
-        return max(around, key=lambda node: node.lineno).name if around else "<module>"
-
-
-@lru_cache(maxsize=64)
-def text_of(file: str) -> Text | None:
-    """The text of a file; None where it is gone, no regular file, too long, or no Python."""
-    try:
-        with opened_record(file, "a program") as fd:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return None
-            data = os.read(fd, _MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            return None
-        return Text(tuple(data.decode("utf-8", "replace").splitlines()), _parsed(data))
-    except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
-        return None
-
-
-_PARSING = threading.Lock()
-_ATTEMPTS = 3
-
-
-def _parsed(data: bytes) -> ast.Module:
-    """The tree of a program's text.
-
-    Python 3.11 counts the depth of a tree for all threads in one place, and raises SystemError where two of them parse
-    at a time (https://github.com/python/cpython/issues/106905): so ours do it in turn, and once more where another was
-    in between.
-    """
-    with _PARSING, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(SystemError):
-                return ast.parse(data)
-        return ast.parse(data)
-
-
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """One level on the way from a function to a line: a statement, and the block of which parent it stands in."""
-
-    parent: ast.AST
-    field: str
-    block: Sequence[ast.stmt]
-    index: int
-
-    @property
-    def statement(self) -> ast.stmt:
-        """The statement that holds the line."""
-        return self.block[self.index]
-
-    def place(self) -> tuple[int, str, int]:
-        """A value that is equal for equal steps."""
-        return id(self.parent), self.field, self.index
-
-    def lines(self) -> tuple[int, int]:
-        """The first and the last line of the block."""
-        return self.block[0].lineno, self.block[-1].end_lineno or self.block[-1].lineno
-
-
-def steps_to(function: Function, line: int) -> list[Step]:
-    """The way from a function to a line in it, outermost statement first."""
-    found: list[Step] = []
-    parent: ast.AST = function
-    while not found or not isinstance(parent, _Scope):
-        step = next((step for step in _steps_in(parent) if _holds(step.statement, line)), None)
-        if step is None:
-            break
-        found.append(step)
-        parent = step.statement
-    return found
-
-
-def _holds(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
-
-
-def _steps_in(parent: ast.AST) -> Iterator[Step]:
-    for field, block in _blocks(parent):
-        for index in range(len(block)):
-            yield Step(parent, field, block, index)
-
-
-def _blocks(parent: ast.AST) -> Iterator[tuple[str, Sequence[ast.stmt]]]:
-    """The blocks of a compound statement, by names that tell them apart."""
-    for field in ("body", "orelse", "finalbody"):
-        block = getattr(parent, field, None)
-        if isinstance(block, list) and block:
-            yield field, block
-    for number, one in enumerate((*getattr(parent, "handlers", ()), *getattr(parent, "cases", ()))):
-        yield f"{'handler' if isinstance(one, ast.ExceptHandler) else 'case'} {number}", one.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +31,7 @@ class Fork:
     ranks may leave after another number of rounds; ``leaves`` that this way only leaves the function or the loop;
     ``alone`` that it comes back to the other ways, and that these call nothing before; ``alike`` that it is a loop over
     numbers or parts of a model, or an exit after a number of rounds, which most programs make equally on all ranks;
+    ``by_rank`` that it is a loop over what depends on the rank;
     ``varies`` that it is a branch in such a loop that depends on the round; ``settled`` that it is a branch in a loop
     on what no round changes.
     """
@@ -171,6 +45,7 @@ class Fork:
     leaves: bool = False
     alone: bool = False
     alike: bool = False
+    by_rank: bool = False
     varies: bool = False
     settled: bool = False
 
@@ -191,11 +66,12 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
     parent, lines = step.parent, step.lines()
     if isinstance(parent, ast.If):
         did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
-        alone = not any(map(_calls, other)) and (not ends_outside(step.block) or _returns_alike(step, other, around))
+        alone = not any(map(calls_in, other)) and (not ends_outside(step.block) or _returns_alike(step, other, around))
         varies, settled = _varies(parent.test, around), _is_settled(parent.test, around)
         return Fork(parent.lineno, *lines, *did, alone=alone, varies=varies, settled=settled)
-    if isinstance(parent, _Loop):
-        return Fork(parent.lineno, *lines, *_ROUNDS, loop=True, alike=_is_alike(parent))
+    if isinstance(parent, Loop):
+        over = getattr(parent, "iter", None)
+        return Fork(parent.lineno, *lines, *_ROUNDS, loop=True, alike=_is_alike(parent), by_rank=_depends_on_rank(over))
     if step.field.startswith("handler"):
         handler = parent.handlers[int(step.field.split()[1])]  # type: ignore[attr-defined]
         return Fork(handler.lineno, *lines, "caught an exception there", "did not")
@@ -210,7 +86,7 @@ def _returns_alike(step: Step, other: Sequence[ast.stmt], around: Sequence[Step]
     if len(around) != 1 or not isinstance(step.block[-1], ast.Return):
         return False
     rest = (*other, *around[0].block[around[0].index + 1 :])
-    return not any(map(_calls, rest)) and not any(isinstance(one, ast.Raise) for one in rest)
+    return not any(map(calls_in, rest)) and not any(isinstance(one, ast.Raise) for one in rest)
 
 
 def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:
@@ -218,14 +94,16 @@ def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:
 
     It is conditional, an ``and``, an ``or``, or a comprehension that calls ``called`` in each round.
     """
-    parts: Sequence[ast.stmt | ast.expr] = _head(statement) if any(True for _ in _blocks(statement)) else [statement]
+    parts: Sequence[ast.stmt | ast.expr] = _head(statement) if any(True for _ in blocks_of(statement)) else [statement]
     first, last = statement.lineno, max((part.end_lineno or part.lineno for part in parts), default=statement.lineno)
     found = []
-    for node in (node for part in parts for node in (part, *_within(part))):
+    for node in (node for part in parts for node in (part, *nodes_within(part))):
         if _may_call(node):
             found.append(Fork(node.lineno, first, last, _TOOK, _NOT, alone=True))
         elif isinstance(node, _Comprehension) and (called in _FRAMES or called in _names_called(node)):
-            found.append(Fork(node.lineno, first, last, *_ROUNDS, loop=True))
+            over = [part.iter for part in node.generators]
+            by_rank = any(map(_depends_on_rank, over))
+            found.append(Fork(node.lineno, first, last, *_ROUNDS, loop=True, by_rank=by_rank))
     return found if len(found) == 1 else []
 
 
@@ -239,7 +117,7 @@ def _head(statement: ast.stmt) -> list[ast.expr]:
 def round_by_head(statement: ast.stmt, called: Function | None) -> tuple[Step, Fork] | None:
     """The loop whose head calls a function in each round: a ``while`` by its test, a ``for`` by a generator."""
     generates = called is not None and _is_generator(called)
-    if not isinstance(statement, _Loop) or not (isinstance(statement, ast.While) or generates):
+    if not isinstance(statement, Loop) or not (isinstance(statement, ast.While) or generates):
         return None
     step = Step(statement, "body", statement.body, 0)
     fork = fork_of(step)
@@ -247,7 +125,7 @@ def round_by_head(statement: ast.stmt, called: Function | None) -> tuple[Step, F
 
 
 def _is_generator(function: Function) -> bool:
-    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _within(function))
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes_within(function))
 
 
 def closes_block(statement: ast.stmt, called: tuple[str, int, Function | None] | None) -> bool:
@@ -255,28 +133,28 @@ def closes_block(statement: ast.stmt, called: tuple[str, int, Function | None] |
     if not isinstance(statement, ast.With | ast.AsyncWith) or called is None:
         return False
     name, line, function = called
-    yields = [] if function is None else [node.lineno for node in _within(function) if isinstance(node, ast.Yield)]
+    yields = [] if function is None else [node.lineno for node in nodes_within(function) if isinstance(node, ast.Yield)]
     return name in ("__exit__", "__aexit__") or any(number < line for number in yields)
 
 
 def _names_called(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> set[str]:
     """The names of the functions that a comprehension calls in each round."""
     made = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-    return {_name(call.func) for part in made for call in _calls(part)}
+    return {name_of(call.func) for part in made for call in calls_in(part)}
 
 
 def _may_call(node: ast.AST) -> TypeGuard[ast.IfExp | ast.BoolOp]:
     """True if an expression makes calls on one of its ways and none on the other."""
     if isinstance(node, ast.IfExp):
-        return bool(_calls(node.body)) != bool(_calls(node.orelse))
-    return isinstance(node, ast.BoolOp) and any(map(_calls, node.values[1:]))
+        return bool(calls_in(node.body)) != bool(calls_in(node.orelse))
+    return isinstance(node, ast.BoolOp) and any(map(calls_in, node.values[1:]))
 
 
 def chosen_between(statement: ast.stmt, one: str, other: str) -> Fork | None:
     """The conditional expression of which one way calls the first function and the other way the second."""
-    for node in _within(statement):
+    for node in nodes_within(statement):
         if isinstance(node, ast.IfExp):
-            ways = [{_name(call.func) for call in _calls(part)} for part in (node.body, node.orelse)]
+            ways = [{name_of(call.func) for call in calls_in(part)} for part in (node.body, node.orelse)]
             if one in ways[0] - ways[1] and other in ways[1] - ways[0]:
                 return Fork(node.lineno, 0, 0, _TOOK, _NOT)
             if one in ways[1] - ways[0] and other in ways[0] - ways[1]:
@@ -287,7 +165,7 @@ def chosen_between(statement: ast.stmt, one: str, other: str) -> Fork | None:
 def chosen_values(function: Function, one: str, other: str) -> Fork | None:
     """The one condition of a function on which it takes the first value or the second: names or constants."""
     found = []
-    for node in _within(function):
+    for node in nodes_within(function):
         ways = _values(node)
         if ways in ((one, other), (other, one)):
             did = (_TOOK, _NOT) if ways == (one, other) else (_NOT, _TOOK)
@@ -311,7 +189,7 @@ def _values(node: ast.AST) -> tuple[str, str] | None:
 
 def _leaf(value: ast.expr) -> str:
     """A value as calls are recorded with it: ``max`` of ``dist.ReduceOp.MAX``, ``0`` of ``0``."""
-    return (str(value.value) if isinstance(value, ast.Constant) else _name(value)).lower()
+    return (str(value.value) if isinstance(value, ast.Constant) else name_of(value)).lower()
 
 
 def caught_fork(step: Step) -> Fork | None:
@@ -330,7 +208,7 @@ def is_given(branch: ast.AST, function: Function, caller: ast.stmt) -> bool:
         test = test.operand
     if not isinstance(test, ast.Name) or isinstance(function, ast.Module):
         return False
-    calls = [call for call in _calls(caller) if _name(call.func) == function.name]
+    calls = [call for call in calls_in(caller) if name_of(call.func) == function.name]
     return len(calls) == 1 and isinstance(_argument(calls[0], function, test.id), ast.Constant)
 
 
@@ -347,22 +225,6 @@ def _argument(call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, 
     return call.args[place]
 
 
-def _calls(node: ast.AST) -> list[ast.Call]:
-    return [found for found in (node, *_within(node)) if isinstance(found, ast.Call)]
-
-
-def _name(function: ast.AST) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def _within(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below one, without those of functions that it defines."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, _Scope):
-            yield child
-            yield from _within(child)
-
-
 def exits_before(step: Step) -> list[Fork]:
     """The conditions under which the program leaves a step's block before it, the last one first."""
     exits, counted = exits_in(step.block[: step.index]), _counted(step.parent)
@@ -375,11 +237,11 @@ def exits_in(statements: Sequence[ast.stmt]) -> list[Fork]:
 
 
 def _exits(statement: ast.stmt, *, in_loop: bool) -> list[Fork]:
-    if isinstance(statement, _Scope):
+    if isinstance(statement, Scope):
         return []
-    inner = in_loop or isinstance(statement, _Loop)
+    inner = in_loop or isinstance(statement, Loop)
     found = []
-    for field, block in _blocks(statement):
+    for field, block in blocks_of(statement):
         step = Step(statement, field, block, 0)
         leaves = any(_leaves(one, in_loop=inner) for one in block)
         fork = fork_of(step)
@@ -410,7 +272,7 @@ def leaving_forks(loop: ast.AST, *, to_behind: bool = False) -> list[Fork]:
     elsewhere = _NOT_BEHIND if to_behind else (ast.Continue,)
     found, counted = [], _counted(loop)
     for statement in getattr(loop, "body", ()):
-        statements = [node for node in (statement, *_within(statement)) if isinstance(node, ast.stmt)]
+        statements = [node for node in (statement, *nodes_within(statement)) if isinstance(node, ast.stmt)]
         for fork in _exits(statement, in_loop=False):
             way = [node for node in statements if fork.first <= node.lineno <= fork.last]
             if not any(isinstance(node, elsewhere) or (to_behind and _ends_process(node)) for node in way):
@@ -421,9 +283,9 @@ def leaving_forks(loop: ast.AST, *, to_behind: bool = False) -> list[Fork]:
 def _counted(loop: ast.AST) -> set[str]:
     """The names by which a loop counts its rounds: the first of an ``enumerate``, and those that grow by a constant."""
     over, target = getattr(loop, "iter", None), getattr(loop, "target", None)
-    numbered = isinstance(over, ast.Call) and _name(over.func) == "enumerate" and isinstance(target, ast.Tuple)
+    numbered = isinstance(over, ast.Call) and name_of(over.func) == "enumerate" and isinstance(target, ast.Tuple)
     names: list[ast.expr] = [target.elts[0]] if numbered and isinstance(target, ast.Tuple) else []
-    grow = (node for node in _within(loop) if isinstance(node, ast.AugAssign))
+    grow = (node for node in nodes_within(loop) if isinstance(node, ast.AugAssign))
     names += [node.target for node in grow if isinstance(node.value, ast.Constant)]
     return {name.id for name in names if isinstance(name, ast.Name)}
 
@@ -447,10 +309,15 @@ RANK_NAMES: Final = frozenset({"rank", "global_rank", "get_rank"})
 """The last parts of names by which programs have a rank in the job."""
 
 
+def _depends_on_rank(over: ast.AST | None) -> bool:
+    return over is not None and any(name_of(node) in RANK_NAMES | {"local_rank"} for node in ast.walk(over))
+
+
 def _is_alike(loop: ast.AST) -> bool:
     over = getattr(loop, "iter", None)
-    by_rank = over is not None and any(_name(node) in RANK_NAMES | {"local_rank"} for node in ast.walk(over))
-    return not by_rank and (_is_range(over) or (isinstance(over, ast.Call) and _name(over.func) in _PARTS_OF_MODELS))
+    return not _depends_on_rank(over) and (
+        _is_range(over) or (isinstance(over, ast.Call) and name_of(over.func) in _PARTS_OF_MODELS)
+    )
 
 
 def _varies(test: ast.expr, around: Sequence[Step]) -> bool:
@@ -462,7 +329,7 @@ def _varies(test: ast.expr, around: Sequence[Step]) -> bool:
 
 def _is_settled(test: ast.expr, around: Sequence[Step]) -> bool:
     """True for a condition on names alone to which the outermost loop around it does nothing that could change them."""
-    loop = next((step.parent for step in around if isinstance(step.parent, _Loop)), None)
+    loop = next((step.parent for step in around if isinstance(step.parent, Loop)), None)
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     if loop is None or not names or not all(isinstance(node, _OF_NAMES) for node in ast.walk(test)):
         return False
@@ -491,7 +358,7 @@ def _is_identity(test: ast.expr) -> bool:
 def _changed_in(loop: ast.AST, *, by_use: bool) -> set[str]:
     """Names that a loop gives other values; ``by_use``: or whose objects it uses in a way that may change them."""
     found = set()
-    for node in _within(loop):
+    for node in nodes_within(loop):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif by_use and isinstance(node, ast.Attribute | ast.Subscript):

@@ -19,8 +19,8 @@ from simcoll.core.trace import Trace
 from simcoll.verifier.findings.describe import minority, presence_text
 from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, FIELD_RULES
-from simcoll.verifier.program_text.forks import text_of
 from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
+from simcoll.verifier.program_text.syntax import text_of
 from simcoll.verifier.program_text.ways import Between, Way, exits_of_rounds, forks_between, function_of, way_of
 
 _CODES: Final = ("SC10", "SC110", "SC20", "SC401", "SC504", "SC702")
@@ -30,8 +30,6 @@ _ASKED: Final = 8
 """Ranks of a side whose records are asked."""
 _HELD: Final = ((True, "true"), (False, "false"))
 """What ranks did at a comparison."""
-_OVER_RANK: Final = re.compile(r"\bin\b.*\b(local_|global_)?(rank\b|get_rank\()")
-"""A loop over what depends on the rank; one over ranks is none."""
 _BY_RANK: Final = re.compile(r"rank|master|main_process|is_main|leader|process_index|stage|coord", re.IGNORECASE)
 """What stands in conditions by which programs part their ranks on purpose."""
 
@@ -270,6 +268,7 @@ def _is_in_function(frame: Source, of: Source) -> bool:
 
 
 def _is_by_rank(one: Between) -> bool:
+    if one.fork.loop:
+        return one.fork.by_rank
     text = text_of(one.frame.file)
-    named = _OVER_RANK if one.fork.loop else _BY_RANK
-    return text is not None and named.search(text.line(one.fork.line)) is not None
+    return text is not None and _BY_RANK.search(text.line(one.fork.line)) is not None

@@ -15,7 +15,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from simcoll.verifier.program_text.forks import RANK_NAMES, Function, Text, steps_to
+from simcoll.verifier.program_text.forks import RANK_NAMES
+from simcoll.verifier.program_text.syntax import Function, Text, steps_to
 
 _MOST: Final = 1 << 20
 """The largest number that is computed with."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from simcoll.core.record import Source
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.finding import Finding, RankSource, Side
-from simcoll.verifier.program_text.forks import steps_to, text_of
+from simcoll.verifier.program_text.syntax import steps_to, text_of
 
 
 def with_texts(findings: Sequence[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:

@@ -14,8 +14,6 @@ from simcoll.core.source_roots import OWN, kind_of
 from simcoll.verifier.findings.finding import Side
 from simcoll.verifier.program_text.forks import (
     Fork,
-    Function,
-    Step,
     caught_fork,
     chosen_between,
     chosen_values,
@@ -29,9 +27,8 @@ from simcoll.verifier.program_text.forks import (
     is_given,
     leaving_forks,
     round_by_head,
-    steps_to,
-    text_of,
 )
+from simcoll.verifier.program_text.syntax import Function, Step, steps_to, text_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

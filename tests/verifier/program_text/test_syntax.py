@@ -1,0 +1,30 @@
+"""The text of a program's file, parsed also while other threads parse."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from simcoll.verifier.program_text import syntax
+
+
+@pytest.mark.parametrize(("failures", "read"), [(0, True), (2, True), (3, False)])
+def test_a_text_is_parsed_again_where_another_thread_was_in_between(
+    failures: int, read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, left, parse = tmp_path / "program.py", [None] * failures, ast.parse
+    path.write_text("for step in range(3):\n    print(step)\n")
+
+    def parsed(data: bytes) -> ast.Module:
+        if left:
+            left.pop()
+            raise SystemError("AST constructor recursion depth mismatch (before=147, after=55)")
+        return parse(data)
+
+    monkeypatch.setattr(ast, "parse", parsed)
+    text = syntax.text_of(str(path))
+    assert not left
+    assert (text is not None) is read
+    assert text is None or text.line(2) == "print(step)"
