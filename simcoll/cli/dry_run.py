@@ -159,11 +159,11 @@ def _lead_in(dry_run: DryRun, request: DryRunRequest, team: _Team, output: Outpu
 def _runner(shared: SharedDryRun | None, spread: Spread | None, plan: DryRunPlan) -> Runner | None:
     """Runs ranks with other processes or by an executor; None for this process alone."""
     if shared is not None:
-        return Runner(shared.run, shared.were_parted)
+        return Runner(shared.run, shared.ran_at.were_parted)
     if spread is None:
         return None
     elsewhere = SpreadRanks(spread, plan)
-    return Runner(elsewhere.run, elsewhere.were_parted)
+    return Runner(elsewhere.run, elsewhere.ran_at.were_parted)
 
 
 class Forecast:

@@ -8,14 +8,15 @@ the launcher has none. So no process waits for one that has died.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
 import sys
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -24,18 +25,16 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from simcoll.core.io import make_sparse
 from simcoll.core.process import reap
 from simcoll.dryrun.driver import DryRunPlan, run_locally
 from simcoll.dryrun.endings import ProcessEnd
+from simcoll.dryrun.handed_over import RanPlaces, account_of, new_archive, pack, unpack
 from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.private_files import have_shared, private_files
 from simcoll.dryrun.rank.known_inputs import known_inputs
 from simcoll.dryrun.rank.settings import DryRun
-from simcoll.dryrun.spread_ranks import files_of_rank
 from simcoll.errors import SimcollError
 from simcoll.launch.fork import fork
-from simcoll.recorder.recorder import box_name
 
 _JOIN_SECONDS = 300.0
 _HEARTBEAT_SECONDS = 1.0
@@ -269,7 +268,6 @@ def _prefixed(job: OuterJob, run: int, store: dist.Store) -> dist.Store:
 _AHEAD = 16
 """At most so many ranks' records wait in the store for the first process."""
 
-_LOG_BYTES = 1 << 20
 _CONCLUDE_SECONDS = 10.0
 
 Progress = Callable[[int], None]
@@ -282,12 +280,8 @@ class SharedDryRun:
         self._meeting = meeting
         self._plan = plan
         self._round = 0
-        self._ran_here = self._shared = False
-        self._shares_elsewhere = 0
-
-    def were_parted(self) -> bool:
-        """True once ranks have left something for others, and not all ran in one process and round."""
-        return self._shared and self._shares_elsewhere + self._ran_here > 1
+        self.ran_at = RanPlaces()
+        """Those of ranks: this process, and each round of another one."""
 
     def run(self, dry_run: DryRun, chosen: Sequence[int], done: Progress) -> dict[int, ProcessEnd]:
         """Run these ranks here and in the other processes; their records end up in the dry run's folder."""
@@ -295,8 +289,7 @@ class SharedDryRun:
         order = {"ranks": list(chosen), "known": dry_run.known and dry_run.known.document()}
         self._meeting.put(f"{number}/ranks", json.dumps(order).encode())
         ends = self._run_share(dry_run, number, chosen, done)
-        self._ran_here |= bool(ends)
-        self._shared |= have_shared(dry_run)
+        self.ran_at.add("here", account_of(ends, shared=have_shared(dry_run)))
         for other in range(1, self._meeting.job.count):
             ends |= self._collect(dry_run.folder, number, other, done)
         return ends
@@ -313,8 +306,8 @@ class SharedDryRun:
             known = message["known"] and known_inputs(message["known"])
             with private_files(replace(dry_run, known=known), self._plan.timeout) as prepared:
                 ends = self._run_share(prepared, number, message["ranks"], lambda count: None)
-                shared = have_shared(prepared)
-            self._hand_over(dry_run.folder, number, ends, shared=shared)
+                account = account_of(ends, shared=have_shared(prepared))
+            self._hand_over(dry_run.folder, number, list(ends), account)
 
     def conclude(self, code: int) -> None:
         """Send the verdict's exit code to the others, and wait until they have it."""
@@ -345,19 +338,18 @@ class SharedDryRun:
             self._meeting.check()
             yield chosen[place]
 
-    def _hand_over(self, folder: Path, number: int, ends: dict[int, ProcessEnd], *, shared: bool) -> None:
-        """Send the ranks' ends and files, a few at a time; ``shared`` is True if they left any for others."""
+    def _hand_over(self, folder: Path, number: int, ranks: Sequence[int], account: Mapping[str, object]) -> None:
+        """Send the account of what this process has run, and the ranks' files, a few at a time."""
         own = f"{number}/{self._meeting.job.number}"
-        document = {"ends": [[rank, *astuple(end)] for rank, end in ends.items()], "shared": shared}
-        self._meeting.put(f"{own}/ends", json.dumps(document).encode())
-        ranks = list(ends)
+        self._meeting.put(f"{own}/ends", json.dumps(account).encode())
         for place, rank in enumerate(ranks):
-            while place >= _AHEAD and self._meeting.has(f"{own}/{files_of_rank(ranks[place - _AHEAD])[-1]}"):
+            while place >= _AHEAD and self._meeting.has(f"{own}/{ranks[place - _AHEAD]}"):
                 self._meeting.check(0)
                 time.sleep(0.01)
-            for name in files_of_rank(rank):
-                self._meeting.put(f"{own}/{name}", zlib.compress(_file_end(folder / name), 1))
-                (folder / name).unlink(missing_ok=True)
+            files = io.BytesIO()
+            with new_archive(files) as archive:
+                pack(archive, folder, rank)
+            self._meeting.put(f"{own}/{rank}", files.getvalue())
 
     def _collect(self, folder: Path, number: int, other: int, done: Progress) -> dict[int, ProcessEnd]:
         own = f"{number}/{other}"
@@ -366,24 +358,8 @@ class SharedDryRun:
             done(self._meeting.add(f"{number}/done", 0))
 
         self._meeting.wait([f"{own}/ends"], while_waiting=waiting)
-        document = json.loads(self._meeting.take(f"{own}/ends"))
-        ends = {rank: ProcessEnd(*end) for rank, *end in document["ends"]}
-        self._shares_elsewhere += bool(ends)
-        self._shared |= document["shared"]
+        ends = self.ran_at.add((number, other), json.loads(self._meeting.take(f"{own}/ends")))
         for rank in ends:
-            for name in files_of_rank(rank):
-                # Empty where the rank made no group: like an absent file.
-                if data := zlib.decompress(self._meeting.take(f"{own}/{name}")):
-                    (folder / name).write_bytes(data)
-                    if name == box_name(rank):
-                        make_sparse(folder / name)
+            with zipfile.ZipFile(io.BytesIO(self._meeting.take(f"{own}/{rank}"))) as archive:
+                unpack(archive, folder, rank)
         return ends
-
-
-def _file_end(path: Path) -> bytes:
-    """The content of a record, or the end of a log; empty where there is no file."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    return data if path.suffix != ".log" else data[-_LOG_BYTES:]

@@ -10,25 +10,21 @@ import os
 import signal
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from simcoll.core.process import die_with_parent
 from simcoll.dryrun.endings import ProcessEnd
+from simcoll.dryrun.handed_over import account_of, new_archive, pack
 from simcoll.dryrun.prepared_imports import import_for_ranks
 from simcoll.dryrun.private_files import have_shared, private_files
 from simcoll.dryrun.process_pool import run_rank_processes
 from simcoll.dryrun.rank.known_inputs import known_inputs
-from simcoll.dryrun.rank.settings import DryRun, log_name
-from simcoll.dryrun.spread_ranks import ANSWER, files_of_rank
+from simcoll.dryrun.rank.settings import DryRun
+from simcoll.dryrun.spread_ranks import ANSWER
 from simcoll.errors import BAD_INPUT
 from simcoll.launch.preconditions import PreconditionError, check_module, check_script
-
-_LOG_BYTES = 1 << 20
-"""Of a rank's output, so much of the end is handed over."""
 
 
 def main(worker: int) -> None:
@@ -50,7 +46,7 @@ def _leave(number: int, frame: object) -> NoReturn:
 
 
 def _run(order: Mapping[str, Any], folder: Path, answers: BinaryIO) -> None:
-    dry_run, ends, shared = _dry_run(order, folder), dict[int, ProcessEnd](), False
+    dry_run, ends = _dry_run(order, folder), dict[int, ProcessEnd]()
     try:
         _enter(order["folder"])
         if dry_run.module:
@@ -60,20 +56,13 @@ def _run(order: Mapping[str, Any], folder: Path, answers: BinaryIO) -> None:
         import_for_ranks(dry_run)
         with private_files(dry_run, order["timeout"]) as prepared:
             ends = run_rank_processes(prepared, order["ranks"], timeout=order["timeout"], jobs=order["jobs"])
-            shared = have_shared(prepared)
-        document = {"ends": [[rank, *astuple(end)] for rank, end in ends.items()], "shared": shared}
+            document = account_of(ends, shared=have_shared(prepared))
     except PreconditionError as error:
         document = {"error": str(error), "code": error.code}
-    with zipfile.ZipFile(answers, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with new_archive(answers) as archive:
         archive.writestr(ANSWER, json.dumps(document))
-        for path in (folder / name for rank in ends for name in files_of_rank(rank)):
-            if path.exists():
-                archive.writestr(path.name, _content(path))
-
-
-def _content(path: Path) -> bytes:
-    data = path.read_bytes()
-    return data[-_LOG_BYTES:] if path.suffix == Path(log_name(0)).suffix else data
+        for rank in ends:
+            pack(archive, folder, rank)
 
 
 def _enter(folder: str) -> None:
@@ -86,18 +75,5 @@ def _enter(folder: str) -> None:
 
 
 def _dry_run(order: Mapping[str, Any], folder: Path) -> DryRun:
-    size, local = order["sizes"]
-    return DryRun(
-        Path(order["script"]),
-        order["arguments"],
-        size,
-        local,
-        folder,
-        order["steps"],
-        order["fake_tensors"],
-        order["memory"],
-        order["module"],
-        order["cuda"],
-        order["counts"],
-        order["known"] and known_inputs(order["known"]),
-    )
+    known = order["known"] and known_inputs(order["known"])
+    return DryRun(Path(order["script"]), order["arguments"], folder=folder, known=known, **order["settings"])

@@ -19,15 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcoll.core.executors import Spread
-from simcoll.core.io import make_sparse
 from simcoll.core.process import signal_name
 from simcoll.dryrun.driver import DryRunPlan
 from simcoll.dryrun.endings import ProcessEnd
-from simcoll.dryrun.rank.known_inputs import inputs_name
-from simcoll.dryrun.rank.settings import DryRun, log_name
+from simcoll.dryrun.handed_over import RanPlaces, unpack
+from simcoll.dryrun.rank.settings import DryRun
 from simcoll.errors import CANNOT_START, ExecutorError
 from simcoll.launch.preconditions import PreconditionError
-from simcoll.recorder.recorder import box_name
 
 ANSWER = "answer.json"
 """The member of an archive that is no rank's file."""
@@ -36,6 +34,8 @@ _MOST_RANKS = 128
 """A task pays once for importing torch, some seconds; if its worker dies, all of its ranks run again."""
 
 _SAID_BYTES = 2_000
+_SETTINGS = ("world_size", "local_world_size", "steps", "fake_tensors", "memory", "module", "cuda", "counts")
+"""The settings of a dry run that JSON has as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,8 @@ class SpreadRanks:
 
     def __init__(self, spread: Spread, plan: DryRunPlan) -> None:
         self._spread, self._plan = spread, plan
-        self._tasks_sharing = self._tasks = 0
-
-    def were_parted(self) -> bool:
-        """True once ranks have left something for others, and not all ran in one task."""
-        return self._tasks > 1 and self._tasks_sharing > 0
+        self.ran_at = RanPlaces()
+        """Those of ranks: the tasks."""
 
     def run(self, dry_run: DryRun, ranks: Sequence[int], done: Callable[[int], None]) -> dict[int, ProcessEnd]:
         """Run ranks; their black boxes, output and inputs come into the dry run's folder.
@@ -75,35 +72,18 @@ class SpreadRanks:
             document = json.loads(archive.read(ANSWER))
             if "error" in document:
                 raise PreconditionError(document["code"], f"{answer.host}: {document['error']}")
-            self._tasks += 1
-            self._tasks_sharing += document["shared"]
-            ends = {int(rank): ProcessEnd(*end) for rank, *end in document["ends"]}
-            there = set(archive.namelist())
+            ends = self.ran_at.add(object(), document)
             for rank in ends:
-                for name in there.intersection(files_of_rank(rank)):
-                    (folder / name).write_bytes(archive.read(name))
-                if box_name(rank) in there:
-                    make_sparse(folder / box_name(rank))
+                unpack(archive, folder, rank)
         return ends
-
-
-def files_of_rank(rank: int) -> tuple[str, str, str]:
-    """The names of the files of a rank that a process which ran it elsewhere hands over."""
-    return box_name(rank), log_name(rank), inputs_name(rank)
 
 
 def _order(dry_run: DryRun, plan: DryRunPlan) -> dict[str, object]:
     """What a task is told, without its ranks, as JSON has it."""
     return {
+        "settings": {name: getattr(dry_run, name) for name in _SETTINGS},
         "script": str(dry_run.script),
         "arguments": list(dry_run.arguments),
-        "sizes": [dry_run.world_size, dry_run.local_world_size],
-        "steps": dry_run.steps,
-        "fake_tensors": dry_run.fake_tensors,
-        "memory": dry_run.memory,
-        "module": dry_run.module,
-        "cuda": dry_run.cuda,
-        "counts": dry_run.counts,
         "known": dry_run.known and dry_run.known.document(),
         "folder": os.getcwd(),
         "timeout": plan.timeout,

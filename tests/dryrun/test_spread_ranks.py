@@ -60,7 +60,7 @@ def judged(folder: Path, body: str, spread: Spread, size: int = 3) -> Report:
     dry_run = DryRun(folder / "train.py", [], size, size, out, cuda=False)
     plan = DryRunPlan(range(size), LIMIT)
     ranks = SpreadRanks(spread, plan)
-    return run_and_judge(dry_run, plan, None, Runner(ranks.run, ranks.were_parted))[0]
+    return run_and_judge(dry_run, plan, None, Runner(ranks.run, ranks.ran_at.were_parted))[0]
 
 
 def in_threads(slots: int) -> Spread:
