@@ -39,8 +39,7 @@ def annotated(report: Report, workspace: str) -> Iterator[str]:
 
 def _line(finding: Finding) -> Source | None:
     """The line of the culprits, or else of the first side that has one."""
-    guilty = set(finding.culprits)
-    sides = sorted(finding.sides, key=lambda side: not (side.ranks and set(side.ranks) <= guilty))
+    sides = sorted(finding.sides, key=finding.blames, reverse=True)
     found = next((one.source for side in sides for one in side.sources if one.source.file), None)
     return None if found is None else leading(finding.sides, found)
 

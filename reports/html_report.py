@@ -20,18 +20,19 @@ from simcoll.core.text import safe
 from simcoll.reports.causes import advice_rows
 from simcoll.reports.overview import bandwidth_text, history_rows, job_text, place_text, progress_text, steps_text
 from simcoll.reports.page_shell import Figure, PageTable, chart_data, chart_letters, chart_ops, page
-from simcoll.reports.terminal import ended_text, shown_texts, summary_line
+from simcoll.reports.terminal import NO_CALL, ended_places, shown_texts, summary_line
 from simcoll.verifier.findings.describe import (
     Field,
     advice_of,
     apart_text,
+    before_text,
+    culprits_text,
     fields_of,
     fields_text,
     frames_shown,
     group_name,
     marked_in,
     parting_text,
-    record_text,
     source_text,
     where_text,
 )
@@ -103,9 +104,9 @@ def _view(number: int, finding: Finding) -> FindingView:
         finding.severity.value,
         finding.message,
         f"in {where}" if where else "",
-        ranks_text(finding.culprits) if finding.culprits else "no majority names one",
+        culprits_text(finding),
         fields_text(finding.unknown),
-        ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before),
+        before_text(finding),
         apart_text(finding),
         parting_text(finding),
         advice_of(finding),
@@ -117,8 +118,7 @@ def _view(number: int, finding: Finding) -> FindingView:
 
 def _side(side: Side, finding: Finding) -> SideView:
     fields = () if side.call is None else tuple(fields_of(side.call, finding.group, marked_in(finding)))
-    culprit = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
-    return SideView(ranks_text(side.ranks), culprit, fields, side.note, tuple(_lines(side, finding.sides)))
+    return SideView(ranks_text(side.ranks), finding.blames(side), fields, side.note, tuple(_lines(side, finding.sides)))
 
 
 def _lines(side: Side, sides: Sequence[Side]) -> Iterator[PageLine]:
@@ -206,8 +206,7 @@ def _box(side: Side, place: Point, finding: Finding) -> WaitBox:
     call = "" if side.call is None else f"in {side.call.op}{number}"
     group = finding.group if side.place is None else side.place.group
     of = "" if group is None else f"of {group_name(group)}"
-    culprit = bool(finding.culprits) and set(side.ranks) <= set(finding.culprits)
-    return WaitBox(*place, _cut(ranks_text(side.ranks)), _cut(call), _cut(of), _cut(line), culprit)
+    return WaitBox(*place, _cut(ranks_text(side.ranks)), _cut(call), _cut(of), _cut(line), finding.blames(side))
 
 
 def _arrow(one: Point, other: Point, middle: Point) -> WaitArrow:
@@ -336,11 +335,8 @@ class CallRow:
 
 def crowds(states: Sequence[RankState]) -> tuple[list[Crowd], int]:
     """Ranks by the place of their end, the first rank's place first; and the number of places left out."""
-    places: dict[tuple[str, str], list[int]] = {}
-    for state in states:
-        last = "no call recorded" if state.last is None else record_text(state.last)
-        places.setdefault((state.status.value + ended_text(state.exit_code), last), []).append(state.rank)
-    found = [Crowd(ranks_text(ranks), len(ranks), state, last) for (state, last), ranks in places.items()]
+    places = ended_places(states)
+    found = [Crowd(ranks_text(ranks), len(ranks), state, last or NO_CALL) for (state, last), ranks in places.items()]
     return found[:_MOST_CROWDS], max(len(found) - _MOST_CROWDS, 0)
 
 

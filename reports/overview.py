@@ -20,7 +20,7 @@ from rich.text import Text
 from simcoll.core.ranges import ranks_text, span_text, verb
 from simcoll.core.record import Group, Record
 from simcoll.core.text import plain, safe
-from simcoll.core.units import show_rate, show_seconds, show_size
+from simcoll.core.units import counted, show_rate, show_seconds, show_size
 from simcoll.verifier.findings.describe import NAMELESS, group_name, group_text, source_text
 from simcoll.verifier.findings.finding import (
     DRY_RUN,
@@ -96,8 +96,7 @@ def job_text(summary: Summary) -> str:
 
 def progress_text(progress: Progress) -> str:
     """``default_pg (ranks 0-7): all_reduce #183 at train.py:41 in step``; groups of one kind together."""
-    noun = "member" if progress.unrecorded == 1 else "members"
-    lacking = f" ({progress.unrecorded} {noun} unrecorded)" if progress.unrecorded else ""
+    lacking = f" ({counted(progress.unrecorded, 'member')} unrecorded)" if progress.unrecorded else ""
     return f"{groups_text(progress)}: {_reached(progress)}{lacking}"
 
 
@@ -107,13 +106,13 @@ def groups_text(progress: Progress) -> str:
     if number == 1:
         return f"{group_name(first)} ({ranks_text(first.ranks)})"
     named = f" {progress.description}" if progress.description else ""
-    return f"{number:,} groups{named} of {_counted(progress.size)} ({ranks_text(progress.members)})"
+    return f"{number:,} groups{named} of {counted(progress.size, 'rank')} ({ranks_text(progress.members)})"
 
 
 def steps_text(steps: StepsEnded) -> str:
     """``ranks 0-3 ended 120 steps, the last ones in 0.52 s each``."""
     pace = "" if steps.seconds is None else f", the last ones in {show_seconds(steps.seconds)} each"
-    return f"{ranks_text(steps.ranks)} ended {steps.number:,} {'step' if steps.number == 1 else 'steps'}{pace}"
+    return f"{ranks_text(steps.ranks)} ended {counted(steps.number, 'step')}{pace}"
 
 
 def bandwidth_text(bandwidth: Bandwidth) -> str:
@@ -197,10 +196,6 @@ def _reached(progress: Progress) -> str:
     if progress.least.sequence == most.sequence:
         return f"{most.call.op} #{most.sequence}{at}"
     return f"#{progress.least.sequence} (group {progress.least.group}) to #{most.sequence} (group {most.group})"
-
-
-def _counted(ranks: int) -> str:
-    return f"{ranks:,} {'rank' if ranks == 1 else 'ranks'}"
 
 
 def _span(summary: Summary) -> str:
@@ -297,7 +292,7 @@ def _title(timeline: Timeline) -> str:
     if not shown:
         return "timeline: no call was recorded"
     if shown == timeline.total:
-        return f"timeline: {shown:,} {'call' if shown == 1 else 'calls'} in order of time"
+        return f"timeline: {counted(shown, 'call')} in order of time"
     return f"timeline: {shown:,} of {timeline.total:,} calls: those near findings, and the last ones"
 
 

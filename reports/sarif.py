@@ -147,13 +147,12 @@ def _properties(finding: Finding) -> dict[str, object]:
 
 def _locations(sides: Sequence[Side], finding: Finding, places: _Places, when: str = "") -> list[dict[str, object]]:
     """Each side's lines, the culprits' first."""
-    guilty = set(finding.culprits)
     return [
         {
             "physicalLocation": places.physical(leading(sides, stated.source)),
             "message": _message(f"{when}{ranks_text(side.ranks)}: {_said(side, finding)}"),
         }
-        for side in sorted(sides, key=lambda side: not (side.ranks and set(side.ranks) <= guilty))
+        for side in sorted(sides, key=finding.blames, reverse=True)
         for stated in side.sources
         if stated.source.file
     ]

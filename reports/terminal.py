@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -23,6 +23,8 @@ from simcoll.verifier.findings.describe import (
     Field,
     advice_of,
     apart_text,
+    before_text,
+    culprits_text,
     fields_of,
     fields_text,
     frames_shown,
@@ -84,12 +86,12 @@ class FindingPanel:
 
 def summary_line(report: Report) -> str:
     """The whole report in one line; the only line printed for a clean run."""
-    job = f"{report.world_size:,} {'rank' if report.world_size == 1 else 'ranks'}"
+    job = counted(report.world_size, "rank")
     agree = _agreement(report, job)
     counts = _count(report, Severity.ERROR), _count(report, Severity.WARNING)
     if any(counts):
         kinds = zip(counts, ("error", "warning"), strict=True)
-        found = ", ".join(f"{number} {kind}{'' if number == 1 else 's'}" for number, kind in kinds if number)
+        found = ", ".join(counted(number, kind) for number, kind in kinds if number)
         return f"simcoll: {found}; {agree}"
     if report.verdict is Verdict.FAILED:
         return f"simcoll: the program failed; {agree}"
@@ -134,7 +136,7 @@ def _dry_agreement(report: Report, job: str) -> str:
         return f"{said}: no collective was recorded on more than one of them"
     if not report.agreed:
         return f"{said}: no collective of theirs is proved to agree"
-    return f"{said}: they agree on {report.agreed:,} collective{'' if report.agreed == 1 else 's'}"
+    return f"{said}: they agree on {counted(report.agreed, 'collective')}"
 
 
 def _count(report: Report, severity: Severity) -> int:
@@ -155,22 +157,31 @@ def shown_texts(report: Report) -> Iterator[str]:
     yield f"shown: {' and '.join(filter(None, (groups, ranks)))}; the verdict is that of the whole job"
     hidden = report.shown.hidden_errors + report.shown.hidden_warnings
     if hidden:
-        yield f"hidden: {hidden} {'finding' if hidden == 1 else 'findings'} on other groups or ranks"
+        yield f"hidden: {counted(hidden, 'finding')} on other groups or ranks"
 
 
 def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:
     """The places where the ranks ended, those at the same place on one line."""
-    places: dict[tuple[str, str], list[int]] = {}
-    for state in ranks:
-        last = "no call recorded" if state.last is None else f"last call {record_text(state.last)}"
-        places.setdefault((state.status.value + ended_text(state.exit_code), last), []).append(state.rank)
+    places = ended_places(ranks)
     table = Table.grid(padding=(0, 2))
     for (status, last), members in list(places.items())[:_STATES_SHOWN]:
-        table.add_row(plain(ranks_text(members)), plain(status), plain(last))
+        table.add_row(plain(ranks_text(members)), plain(status), plain(f"last call {last}" if last else NO_CALL))
     if len(places) > _STATES_SHOWN:
         rest = [rank for members in list(places.values())[_STATES_SHOWN:] for rank in members]
         table.add_row(plain(ranks_text(rest)), "", plain(f"at {len(places) - _STATES_SHOWN} more places"))
     yield Padding(table, (0, 0, 0, 2))
+
+
+NO_CALL = "no call recorded"
+
+
+def ended_places(states: Sequence[RankState]) -> dict[tuple[str, str], list[int]]:
+    """The ranks by how they ended and after which call, empty for none; the first rank's place comes first."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for state in states:
+        last = "" if state.last is None else record_text(state.last)
+        places.setdefault((state.status.value + ended_text(state.exit_code), last), []).append(state.rank)
+    return places
 
 
 def ended_text(exit_code: int | None) -> str:
@@ -188,11 +199,11 @@ def _parts(finding: Finding) -> Iterator[RenderableType]:
     if finding.sides:
         yield _sides(finding)
         yield Text("")
-    yield _labelled("culprits", ranks_text(finding.culprits) if finding.culprits else "no majority names one", "bold")
+    yield _labelled("culprits", culprits_text(finding), "bold")
     if finding.unknown:
         yield _labelled("unknown", f"{fields_text(finding.unknown)} (the records do not say)")
     if finding.before:
-        yield _labelled("before", ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before))
+        yield _labelled("before", before_text(finding))
     if finding.came_apart is not None:
         yield _labelled("came apart", apart_text(finding))
     if finding.parted is not None:
@@ -214,8 +225,8 @@ def _sides(finding: Finding) -> RenderableType:
     for place, side in enumerate(finding.sides[:_SIDES_SHOWN]):
         if place:
             table.add_row("", "")
-        guilty = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
-        table.add_row(plain(ranks_text(side.ranks), "bold" if guilty else ""), Group(*_side(side, finding)))
+        style = "bold" if finding.blames(side) else ""
+        table.add_row(plain(ranks_text(side.ranks), style), Group(*_side(side, finding)))
     if len(finding.sides) > _SIDES_SHOWN:
         rest = [rank for side in finding.sides[_SIDES_SHOWN:] for rank in side.ranks]
         table.add_row("", "")

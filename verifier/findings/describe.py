@@ -235,6 +235,16 @@ def stack_text(sides: Sequence[Side], source: Source) -> str:
     return " ".join([source_text(first.frame), *(f"{one.how} {source_text(one.frame)}" for one in others)])
 
 
+def culprits_text(finding: Finding) -> str:
+    """The culprits, or that there is no majority to name them."""
+    return ranks_text(finding.culprits) if finding.culprits else "no majority names one"
+
+
+def before_text(finding: Finding) -> str:
+    """The last collectives on which the ranks agreed; empty where none are known."""
+    return ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before)
+
+
 def apart_text(finding: Finding) -> str:
     """``at collective 12 already, in calls that look alike: ranks 0-1 at train.py:7 in log, rank 2 at train.py:10``.
 

@@ -296,6 +296,10 @@ class Finding:
     parted: Parting | None = None
     step: StepNumber | None = field(default=None, compare=False)
 
+    def blames(self, side: Side) -> bool:
+        """True for a side all of whose ranks are culprits."""
+        return bool(side.ranks) and set(side.ranks) <= set(self.culprits)
+
 
 def errors_of(findings: Iterable[Finding]) -> list[Finding]:
     """The findings of severity error; the others are warnings."""

@@ -17,7 +17,7 @@ from simcoll.core.trace import Trace, record_at
 from simcoll.pricing.job import Matched, match_traces
 from simcoll.pricing.views.slice_plan import SlicePlan, flow_ends, plan_slices
 from simcoll.reports.trace_event import LIMIT, Instant, Slice, TraceEvents
-from simcoll.verifier.findings.describe import group_name, group_text, source_text
+from simcoll.verifier.findings.describe import culprits_text, group_name, group_text, source_text
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import RULES
 
@@ -176,7 +176,7 @@ def _told(finding: Finding) -> dict[str, object]:
         "message": finding.message,
         "severity": finding.severity.value,
         "ranks": ranks_text(finding.ranks),
-        "culprits": ranks_text(finding.culprits) if finding.culprits else "no majority names one",
+        "culprits": culprits_text(finding),
         "group": "" if finding.group is None else group_text(finding.group),
         "sequence": finding.sequence,
         "advice": RULES[finding.code].advice,
