@@ -33,20 +33,8 @@ class Slot:
     finished_ns: int = 0
 
 
-class Box(Protocol):
-    """One rank's black box, open for writing. Every thread of the rank may write."""
-
-    def group(self, group: Group) -> int:
-        """The index of a group that was just created."""
-        ...
-
-    def signature(self, call: Call) -> int:
-        """The index of a call's signature."""
-        ...
-
-    def source(self, source: Source) -> int:
-        """The index of a source line."""
-        ...
+class CallSlots(Protocol):
+    """The calls of a rank, open for writing; a ticket names one of them. One that a ring has passed is left alone."""
 
     def write(
         self, group: int, sequence: int, signature: int, source: int, p2p_sequence: int, state: State, flags: int, /
@@ -62,19 +50,43 @@ class Box(Protocol):
         ...
 
     def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0, /) -> None:
-        """Write down the times at which a device began and ended the call (0: it runs)."""
+        """Write down the times at which a device began and ended the call (0: it runs), unless the end of the call is
+        written down already.
+
+        No call begins before it is made: times that say so, as two clocks may, are put off as a whole.
+        """
         ...
 
     def ended_on_device(self, ticket: int, /) -> None:
-        """Write down that a device has ended the call, at an unknown time."""
+        """Write down that a device has ended the call, at an unknown time, unless its end is written down already."""
         ...
 
     def mark(self, ticket: int, flag: int, /) -> None:
         """Set a bit of the record's ``flags``."""
         ...
 
-    def resign(self, ticket: int, signature: int) -> None:
+    def resign(self, ticket: int, signature: int, /) -> None:
         """Give the record another signature, with fields that were not known when the call was made."""
+        ...
+
+    def close(self) -> None:
+        """Write no more."""
+        ...
+
+
+class Box(CallSlots, Protocol):
+    """One rank's black box, open for writing until the rank ends by itself. Every thread of the rank may write."""
+
+    def group(self, group: Group) -> int:
+        """The index of a group that was just created."""
+        ...
+
+    def signature(self, call: Call) -> int:
+        """The index of a call's signature."""
+        ...
+
+    def source(self, source: Source) -> int:
+        """The index of a source line."""
         ...
 
     def event(self, kind: str, **data: object) -> None:
@@ -83,10 +95,6 @@ class Box(Protocol):
 
     def step(self) -> None:
         """Write down that a training step has ended."""
-        ...
-
-    def close(self) -> None:
-        """Write no more: the rank ended by itself."""
         ...
 
 

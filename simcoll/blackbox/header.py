@@ -31,6 +31,9 @@ _MOST_STEPS = 1 << 40
 _FIELDS = [name for name, _ in layout.HEADER_FIELDS]
 _FIRST_FIELDS = [name for name, _ in layout.FIRST_HEADER_FIELDS]
 _NO_MARKS = {"marks_offset": 0, "mark_count": 0}
+_SIZES = ("slot_count", "group_count", "ring_offset", "table_offset", "marks_offset", "mark_count")
+_KEPT = (*_SIZES, "rank", "world_size", "pid", "attempt", "wall_ns", "monotonic_ns")
+"""The fields of the page that a header has as they are."""
 
 _NAMED = ("simcoll", "torch", "numpy")
 """The distributions whose versions a box states."""
@@ -42,7 +45,6 @@ class Header:
 
     slot_count: int
     group_count: int
-    groups_offset: int
     ring_offset: int
     table_offset: int
     rank: int
@@ -110,24 +112,12 @@ def unpack_header(page: bytes, name: str, known: dict[bytes, CommonData] | None 
     about = _read_about(blob, {} if known is None else known) if zlib.crc32(blob) == values["about_crc"] else None
     lost, closed_ns, dumped_ns, steps = layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET)
     return Header(
-        slot_count=values["slot_count"],
-        group_count=values["group_count"],
-        groups_offset=values["groups_offset"],
-        ring_offset=values["ring_offset"],
-        table_offset=values["table_offset"],
-        rank=values["rank"],
-        world_size=values["world_size"],
-        pid=values["pid"],
-        attempt=values["attempt"],
-        wall_ns=values["wall_ns"],
-        monotonic_ns=values["monotonic_ns"],
+        **{name: values[name] for name in _KEPT},
         mode=values["mode"].rstrip(b"\0").decode("ascii", "replace"),
         lost=lost if lost <= _MOST_LOST else 0,
         closed_ns=_moment(closed_ns, values["wall_ns"]),
         dumped_ns=_moment(dumped_ns, values["wall_ns"]),
         steps=steps if steps <= _MOST_STEPS else 0,
-        marks_offset=values["marks_offset"],
-        mark_count=values["mark_count"],
         about=about or {},
         damaged=about is None,
     )

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Protocol
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.box import NO_TICKET
+from simcoll.blackbox.box import NO_TICKET, CallSlots
 from simcoll.blackbox.format import seal
 from simcoll.core.native import native
 from simcoll.core.record import State
@@ -38,49 +38,12 @@ _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
 _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
 
 
-class Ring(Protocol):
-    """The slots of a black box, open for writing until :meth:`close`; a ticket names one of them.
-
-    A slot that the ring has passed since is left alone.
-    """
+class Ring(CallSlots, Protocol):
+    """The slots of a black box, open for writing until :meth:`close`."""
 
     @property
     def next(self) -> int:
         """The ticket of the next call: the number of calls so far."""
-        ...
-
-    def write(
-        self, group: int, sequence: int, signature: int, source: int, p2p_sequence: int, state: State, flags: int, /
-    ) -> int:
-        """Write down that a call was made; returns its ticket."""
-        ...
-
-    def advance(self, ticket: int, state: State = State.COMPLETED, /) -> None:
-        """Write down that the call runs (STARTED), or how it ended."""
-        ...
-
-    def mark(self, ticket: int, flag: int, /) -> None:
-        """Set a bit of the record's ``flags``."""
-        ...
-
-    def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0, /) -> None:
-        """Write down the times at which a device began and ended the call (0: it runs), unless the end of the call is
-        written down already.
-
-        No call begins before it is made: times that say so, as two clocks may, are put off as a whole.
-        """
-        ...
-
-    def ended_on_device(self, ticket: int, /) -> None:
-        """Write down that a device has ended the call, unless its end is written down already."""
-        ...
-
-    def resign(self, ticket: int, signature: int, /) -> None:
-        """Give the record another signature."""
-        ...
-
-    def close(self) -> None:
-        """Write no more."""
         ...
 
 
