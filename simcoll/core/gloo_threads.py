@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from simcoll.core.process import stat_fields
+from simcoll.core.process import stat_of
 
 _NAME: Final = "pt_gloo_runloop"
 _LOOK_SECONDS: Final = 0.001
@@ -50,7 +50,8 @@ def _threads() -> dict[str, _Thread]:
     for task in os.listdir("/proc/self/task"):
         if int(task) != threading.get_native_id():
             name, times = (_text(f"/proc/self/task/{task}/{file}") for file in ("comm", "schedstat"))
-            found[task] = _Thread(name.rstrip("\n"), stat_fields(f"self/task/{task}")[:1] == ["R"], times)
+            stat = stat_of(f"self/task/{task}")
+            found[task] = _Thread(name.rstrip("\n"), stat is not None and stat.state == "R", times)
     return found
 
 

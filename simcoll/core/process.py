@@ -13,9 +13,13 @@ import sys
 import time
 from collections.abc import Set
 from pathlib import Path
+from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+STOPPED = ("T", "t")
+"""The states of a process that a signal or a debugger holds."""
 
 _LOOK_SECONDS = 0.01
 
@@ -71,30 +75,45 @@ def kill_children(spared: Set[int] = frozenset()) -> None:
 def children(of: int | None = None) -> set[int]:
     """The processes whose parent this process is, or ``of``; none where /proc does not show them."""
     with contextlib.suppress(OSError):
-        parent = str(os.getpid() if of is None else of)
-        return {int(name) for name in os.listdir("/proc") if name.isdecimal() and stat_fields(name)[1:2] == [parent]}
+        parent = os.getpid() if of is None else of
+        return {pid for pid, stat in _everyone().items() if stat.parent == parent}
     return set()
 
 
-def stat_fields(pid: int | str) -> list[str]:
-    """The fields of /proc/PID/stat from the third on, behind the name, which may hold anything (proc(5)).
+class ProcessStat(NamedTuple):
+    """What /proc/PID/stat says of a process or a thread (proc(5)); times are in seconds."""
 
-    Empty where there is no such process.
-    """
-    with contextlib.suppress(OSError):
+    state: str
+    parent: int
+    used: float
+    """CPU time of one core."""
+    started: float
+    """Since the host was booted."""
+
+
+def stat_of(pid: int | str) -> ProcessStat | None:
+    """What /proc says of a process, or of ``PID/task/TID``; None where there is none."""
+    with contextlib.suppress(OSError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return text.rpartition(")")[2].split()
-    return []
+        fields = text.rpartition(")")[2].split()  # the name may hold anything
+        ticks = os.sysconf("SC_CLK_TCK")
+        used, started = int(fields[11]) + int(fields[12]), int(fields[19])
+        return ProcessStat(fields[0], int(fields[1]), used / ticks, started / ticks)
+    return None
 
 
-def activity(root: int) -> dict[int, tuple[str, int]]:
-    """The state of a process and of all below it, and the ticks of CPU time that each has used."""
-    everyone = {int(name): stat_fields(name) for name in os.listdir("/proc") if name.isdecimal()}
-    found, parents = dict[int, tuple[str, int]](), {root}
+def processes_below(root: int) -> list[ProcessStat]:
+    """A process and all that it has started, and these have, as they are now."""
+    everyone = _everyone()
+    found, parents = list[ProcessStat](), {root}
     while parents:
-        found |= {pid: (everyone[pid][0], sum(map(int, everyone[pid][11:13]))) for pid in parents}
-        parents = {pid for pid, fields in everyone.items() if fields and int(fields[1]) in parents}
+        found += [everyone[pid] for pid in parents]
+        parents = {pid for pid, stat in everyone.items() if stat.parent in parents}
     return found
+
+
+def _everyone() -> dict[int, ProcessStat]:
+    return {int(name): stat for name in os.listdir("/proc") if name.isdecimal() and (stat := stat_of(name))}
 
 
 def signal_name(number: int) -> str:

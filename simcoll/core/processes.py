@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simcoll.core.process import stat_fields
+from simcoll.core.process import STOPPED, ProcessStat, stat_of
 
 _LEAST_BUSY = 0.1
 """The share of one core from which on a process computes."""
@@ -37,7 +37,6 @@ class Processes:
     def __init__(self) -> None:
         self.host = socket.gethostname()
         self._seen: dict[int, _Seen] = {}
-        self._ticks = os.sysconf("SC_CLK_TCK")
 
     def look(self, pids: Mapping[int, int]) -> None:
         """Look at these processes of this host, and forget all others.
@@ -45,7 +44,7 @@ class Processes:
         Each has the moment (ns of the monotonic clock, 0: not known) by which it had started: one that started later is
         another process, which has got its number.
         """
-        readable = bool(stat_fields(os.getpid()))
+        readable = stat_of(os.getpid()) is not None
         self._seen = {pid: self._look(pid, by) for pid, by in pids.items()} if readable else {}
 
     def gone(self, host: str, pid: int) -> bool:
@@ -56,7 +55,7 @@ class Processes:
     def stopped(self, host: str, pid: int) -> bool:
         """True if a signal or a debugger holds it."""
         seen = self._of(host, pid)
-        return seen is not None and seen.state in ("T", "t")
+        return seen is not None and seen.state in STOPPED
 
     def busy(self, host: str, pid: int) -> bool:
         """True if it has computed since it was seen before."""
@@ -72,17 +71,17 @@ class Processes:
         return self._seen.get(pid) if host == self.host else None
 
     def _look(self, pid: int, by_ns: int) -> _Seen:
-        now, fields, before = time.monotonic(), stat_fields(pid), self._seen.get(pid)
-        if len(fields) <= 19 or (by_ns and self._started(fields) > by_ns / 1e9 + _LATER):
+        now, stat, before = time.monotonic(), stat_of(pid), self._seen.get(pid)
+        if stat is None or (by_ns and _started(stat) > by_ns / 1e9 + _LATER):
             return _Seen("", 0.0, now)
-        used = (int(fields[11]) + int(fields[12])) / self._ticks
         if before is None:
-            return _Seen(fields[0], used, now)
+            return _Seen(stat.state, stat.used, now)
         if now - before.moment < _SHORTEST:
-            return _Seen(fields[0], before.used, before.moment, before.share)
-        return _Seen(fields[0], used, now, (used - before.used) / (now - before.moment))
+            return _Seen(stat.state, before.used, before.moment, before.share)
+        return _Seen(stat.state, stat.used, now, (stat.used - before.used) / (now - before.moment))
 
-    def _started(self, fields: Sequence[str]) -> float:
-        """The moment at which a process started, by the monotonic clock, which a sleeping host stops; or before."""
-        asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-        return int(fields[19]) / self._ticks - asleep
+
+def _started(stat: ProcessStat) -> float:
+    """The moment at which a process started, by the monotonic clock, which a sleeping host stops; or before."""
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return stat.started - asleep

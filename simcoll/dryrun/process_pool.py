@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from simcoll.blackbox.stacks import ask, await_stacks, read_stacks, stack_path
 from simcoll.core.io import make_sparse
-from simcoll.core.process import activity, adopt_orphans, children, kill_children, reap, stat_fields
+from simcoll.core.process import adopt_orphans, children, kill_children, processes_below, reap, stat_of
 from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.rank.main import become_rank, wanted_memory
 from simcoll.dryrun.rank.script_launch import ScriptLaunch
@@ -93,16 +93,16 @@ class _IdleTree:
     def __init__(self, root: int) -> None:
         self._root = root
         self._looked = self._since = time.monotonic()
-        self._used, self._ran = 0, True
+        self._used, self._ran = 0.0, True
 
     def seconds(self) -> float:
         """The seconds since it was seen to do something; it is looked at now and then."""
         now = time.monotonic()
         if now - self._looked < _IDLE_SECONDS / 10:
             return 0.0
-        seen = activity(self._root).values()
-        used, runs = sum(ticks for _, ticks in seen), any(state in "RD" for state, _ in seen)
-        if used - self._used > _MOST_IDLE * (now - self._looked) * _TICKS or (runs and self._ran):
+        seen = processes_below(self._root)
+        used, runs = sum(one.used for one in seen), any(one.state in "RD" for one in seen)
+        if used - self._used > _MOST_IDLE * (now - self._looked) or (runs and self._ran):
             self._since = now
         self._looked, self._used, self._ran = now, used, runs
         return now - self._since
@@ -125,7 +125,6 @@ def _exit_like(status: int) -> NoReturn:
 
 _IDLE_SECONDS = 1.0
 _MOST_IDLE = 0.25
-_TICKS = os.sysconf("SC_CLK_TCK")
 _COUNTERS = Path("/proc/vmstat")
 _LOOK_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
@@ -192,18 +191,13 @@ def _place_below(subreaper: int, path: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
         os.truncate(path, 0)  # it is gone where the rank offers no stacks
         # Orphans of the rank are younger.
-        ask(min(children(subreaper), key=_start_time))
+        ask(min((stat.started, pid) for pid in children(subreaper) if (stat := stat_of(pid)))[1])
         await_stacks([path])
         threads = read_stacks(path)
         place = threads[-1].place() if threads else None
         if place is not None:
             return f"{place.file}:{place.line} in {place.function}"
     return ""
-
-
-def _start_time(pid: int) -> int:
-    """The time at which a process was started, in ticks since boot; proc(5) has it as field 22."""
-    return int("".join(stat_fields(pid)[19:20]))
 
 
 def memory_kills() -> int | None:

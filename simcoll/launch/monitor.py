@@ -23,7 +23,7 @@ from simcoll.blackbox.accounts import LaunchAccount, read_launch, together, writ
 from simcoll.blackbox.gather import files_of, gather
 from simcoll.blackbox.reader import last_activity
 from simcoll.blackbox.stacks import Stack, ask, await_stacks, read_stacks, stack_path
-from simcoll.core.process import stat_fields
+from simcoll.core.process import STOPPED, ProcessStat, stat_of
 from simcoll.core.source_roots import Roots
 from simcoll.core.trace import Stall, Trace
 from simcoll.launch.nodes.exchange import Exchange
@@ -87,7 +87,7 @@ class Monitor:
             return False
         idle = self._idle()
         if not self._used:
-            self._used = self._processor_seconds(read_launch(self.account))
+            self._used = _processor_seconds(read_launch(self.account))
         if self.nodes is not None and self.nodes.led:
             return False
         patience = self.patience if self.seconds is None else self.seconds
@@ -216,7 +216,7 @@ class Monitor:
     def _stall(self, launch: LaunchAccount, roots: Mapping[int, Roots]) -> Stall:
         stacks = self._stacks(launch, roots)
         window = time.monotonic() - self._moved
-        used = self._processor_seconds(launch)
+        used = _processor_seconds(launch)
         busy = {rank for rank in used if used[rank] - self._used.get(rank, used[rank]) > _BUSY_SHARE * window}
         busy |= {rank for rank, threads in stacks.items() if any(thread.works_for_user() for thread in threads[:-1])}
         places = {rank: place for rank, threads in stacks.items() if (place := threads[-1].place()) is not None}
@@ -227,9 +227,7 @@ class Monitor:
             blocked=frozenset(rank for rank, threads in stacks.items() if threads[-1].waits_in_torch()),
             busy=frozenset(busy),
             connecting=frozenset(rank for rank, threads in stacks.items() if any(map(Stack.connects, threads))),
-            stopped=frozenset(
-                rank.rank for rank in launch.ranks if rank.exit_code is None and _state(rank.pid) in ("T", "t")
-            ),
+            stopped=frozenset(rank for rank, stat in _running(launch).items() if stat.state in STOPPED),
         )
 
     def _stacks(self, launch: LaunchAccount, roots: Mapping[int, Roots]) -> Mapping[int, list[Stack]]:
@@ -250,22 +248,17 @@ class Monitor:
         found = {rank: read_stacks(path, roots.get(rank)) for rank, path in asked.items()}
         return {rank: threads for rank, threads in found.items() if threads}
 
-    def _processor_seconds(self, launch: LaunchAccount) -> dict[int, float]:
-        """Returns the CPU time that each running rank's process has used so far, in seconds of one core."""
-        ticks = os.sysconf("SC_CLK_TCK")
-        used = {}
-        for rank in launch.ranks:
-            fields = stat_fields(rank.pid)
-            if rank.exit_code is None and len(fields) > 14:
-                used[rank.rank] = (int(fields[11]) + int(fields[12])) / ticks
-        return used
+
+def _running(launch: LaunchAccount) -> dict[int, ProcessStat]:
+    """Each rank of this node that has not ended, as its process is now."""
+    looked = {rank.rank: stat_of(rank.pid) for rank in launch.ranks if rank.exit_code is None}
+    return {rank: stat for rank, stat in looked.items() if stat is not None}
+
+
+def _processor_seconds(launch: LaunchAccount) -> dict[int, float]:
+    return {rank: stat.used for rank, stat in _running(launch).items()}
 
 
 def _roots(traces: Iterable[Trace]) -> dict[int, Roots]:
     """Each rank's own folders of the program, by which its stack is read."""
     return {box.rank: Roots.of(box.about.get("roots")) for box in traces if isinstance(box, BlackBox)}
-
-
-def _state(pid: int) -> str:
-    fields = stat_fields(pid)
-    return fields[0] if fields else ""

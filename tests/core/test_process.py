@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from simcoll.core.process import children, kill, reap, stat_fields
+from simcoll.core.process import STOPPED, children, kill, reap, stat_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
 
@@ -33,12 +33,24 @@ def test_a_child_that_does_not_end_in_time_is_killed(seconds: float) -> None:
 def test_a_process_is_a_child_until_it_is_reaped() -> None:
     pid = forked(SLEEPS)
     assert pid in children()
-    assert stat_fields(pid)[1] == str(os.getpid())
+    assert (stat := stat_of(pid)) is not None
+    assert stat.parent == os.getpid()
     kill(pid)
     assert reap(pid, 60) == -signal.SIGKILL
     assert pid not in children()
-    assert stat_fields(pid) == []
+    assert stat_of(pid) is None
     kill(pid)
+
+
+def test_a_process_that_a_signal_holds_is_stopped() -> None:
+    pid = forked(SLEEPS)
+    assert (stat := stat_of(pid)) is not None
+    assert stat.state not in STOPPED
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    assert (stat := stat_of(pid)) is not None
+    assert stat.state in STOPPED
+    assert reap(pid) == -signal.SIGKILL
 
 
 def test_orphans_are_killed_and_spared_children_are_not() -> None:

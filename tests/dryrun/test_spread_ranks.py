@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from simcoll.core.executors import Spread
-from simcoll.core.process import stat_fields
+from simcoll.core.process import stat_of
 from simcoll.errors import ExecutorError
 from simcoll.verifier.findings.finding import Report
 from tests.support import engines
@@ -118,9 +118,12 @@ def end_worker_once(server: socket.socket) -> None:
     with server.accept()[0] as first:
         rank = first.recv(16).decode()
         # Below the worker is the task, below that the rank's keeper.
-        keeper = stat_fields(rank)[1]
-        task = stat_fields(keeper)[1]
-        os.kill(int(stat_fields(task)[1]), signal.SIGKILL)
+        above = rank
+        for _ in ("keeper", "task", "worker"):
+            stat = stat_of(above)
+            assert stat is not None
+            above = str(stat.parent)
+        os.kill(int(above), signal.SIGKILL)
     server.accept()[0].close()
 
 

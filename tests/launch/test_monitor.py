@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -259,12 +258,6 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.
     job.waits(0, 0)
     assert not job.monitor.look()
     assert job.monitor.pids() == []
-
-
-def test_a_process_of_its_own_is_seen_to_be_stopped(tmp_path: Path) -> None:
-    assert module._state(os.getpid()) in ("R", "S")
-    assert module._state(0) == ""
-    assert time.time_ns() > 0
 
 
 def test_what_the_monitor_cannot_judge_is_said_once_and_ends_no_job(

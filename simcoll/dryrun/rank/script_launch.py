@@ -26,7 +26,7 @@ import torch.multiprocessing
 
 from simcoll.backends.engine.outcome import exit_code
 from simcoll.core.patches import Patches
-from simcoll.core.process import stat_fields
+from simcoll.core.process import stat_of
 from simcoll.errors import ConfigurationError
 from simcoll.recorder.failures import note_uncaught
 from simcoll.recorder.group_creation import declared
@@ -80,7 +80,7 @@ class ScriptLaunch:
     def has_ended(self) -> bool:
         """True once the program of the rank has ended, or its process has gone."""
         own = int(self._state[_OWN])
-        return bool(own) and (bool(self._state[_ENDED]) or stat_fields(own)[:1] in ([], ["Z"]))
+        return bool(own) and (bool(self._state[_ENDED]) or (stat := stat_of(own)) is None or stat.state == "Z")
 
     @property
     def exit_code(self) -> int | None:
