@@ -92,9 +92,17 @@ def run_command(options: argparse.Namespace) -> int:
     """Carry out ``simcoll plan``; the exit code of the contract."""
     names = [*(name.replace("-", "_") for name, _ in _WHOLE), "schedule", "dtype", "recompute", "zero", "compile"]
     layout = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    request = PlanRequest(options.model, topology_request(options), options.framework, options.csv, layout)
-    request = replace(request, search=options.search, gpu_hour=options.gpu_hour, html=options.html)
-    request = replace(request, executor=options.executor)
+    request = PlanRequest(
+        options.model,
+        topology_request(options),
+        options.framework,
+        options.csv,
+        layout,
+        options.search,
+        options.gpu_hour,
+        options.html,
+        options.executor,
+    )
     return price_plan(request, Output(json=options.json, plain=options.plain))
 
 
@@ -245,19 +253,17 @@ def _picture(found: Plan, gpu_hour: float | None) -> RenderableType:
 
     from simcoll.core.text import plain
     from simcoll.plan.memory import GIB
-    from simcoll.plan.page import price_of
+    from simcoll.plan.page import plan_title, price_of
     from simcoll.reports.tables import Rows
 
-    layout, step = found.layout, found.step
-    title = f"{found.model.name} on {counted(layout.gpus, 'GPU')} ({found.gpu}), {_layout_text(found)}"
-    times = Rows(title=plain(title), title_justify="left", box=None)
+    times = Rows(title=plain(plan_title(found)), title_justify="left", box=None)
     times.show_header = False
     times.add_row("step", show_seconds(found.step_seconds))
     times.add_row("tokens/s/GPU", f"{found.tokens_per_second_per_gpu:,.0f}")
     times.add_row("MFU", f"{100 * found.mfu:.1f} %")
     if gpu_hour is not None:
         times.add_row("price of 1M tokens", f"{price_of(found, gpu_hour):,.3g}")
-    for name, seconds in step.terms().items():
+    for name, seconds in found.step.terms().items():
         if seconds >= 0.001 * found.step_seconds:
             times.add_row(f"  {name}", f"{show_seconds(seconds)}  {100 * seconds / found.step_seconds:4.1f} %")
     memory = Rows(box=None)
@@ -268,11 +274,3 @@ def _picture(found: Plan, gpu_hour: float | None) -> RenderableType:
         if size >= 0.001 * found.memory_bytes:
             memory.add_row(f"  {name}", f"{size / GIB:,.1f} GiB")
     return Group(times, memory, *(plain(f"note: {note}") for note in found.notes))
-
-
-def _layout_text(found: Plan) -> str:
-    layout = found.layout
-    parts = [f"ZeRO {layout.zero}", f"dp {layout.data_parallel}"]
-    parts += [f"{name} {getattr(layout, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
-    parts += [f"{layout.global_batch:,} x {layout.seq_len:,} tokens", layout.dtype]
-    return ", ".join(parts)

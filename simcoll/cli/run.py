@@ -80,7 +80,7 @@ def _run_plain(request: RunRequest, output: Output) -> int:
 
 
 def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
-    alone = request.nodes in ("1", "1:1")
+    alone = request.is_alone
     if alone:
         _remove_results(folder)
     # Nodes may share the folder: each has an account of its own, and another host's clock may be behind.
@@ -127,7 +127,7 @@ def _report(
     end: JobEnd,
 ) -> int:
     """Report on a job whose ranks have ended on this node: with the records of other nodes, or to node 0."""
-    nodes, alone = monitor.nodes, request.nodes in ("1", "1:1")
+    nodes, alone = monitor.nodes, request.is_alone
     launch = read_launch(result)
     if not launch.ranks and end == JobEnd(0, None):
         # The job must not fail for a report that cannot be written.
@@ -153,7 +153,7 @@ def _report(
     if nodes is not None and (gone := nodes.lost()):
         _keep_lost(result.with_name(result.name.replace("launch", "host", 1)), gone)
     seconds = 0.0 if remarks else _OTHER_NODES_SECONDS
-    launches = [launch] if alone else _launches(folder, launch, since_ns, nodes, seconds)
+    launches = [launch] if alone else _all_nodes(folder, launch, since_ns, nodes, seconds)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
     if not (alone or (nodes is not None and nodes.apart)) and end != JobEnd(0, None):
@@ -171,12 +171,11 @@ def _report(
         nodes.conclude(code)
         if why := nodes.unreachable():
             output.warn(why)
-        with alone_in(folder):
-            if nodes.apart and is_told_already(report, folder, since_ns):
-                output.say(report, f"simcoll: the report on these ranks is in {folder} already, by another node")
-                return code or (OK if end.exit_code == 0 else CANNOT_START)
-            return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
-    return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
+    with contextlib.nullcontext() if nodes is None else alone_in(folder):
+        if nodes is not None and nodes.apart and is_told_already(report, folder, since_ns):
+            output.say(report, f"simcoll: the report on these ranks is in {folder} already, by another node")
+            return code or (OK if end.exit_code == 0 else CANNOT_START)
+        return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
 
 
 def _kept_tracebacks(folder: Path, since_ns: int) -> list[int]:
@@ -187,16 +186,11 @@ def _kept_tracebacks(folder: Path, since_ns: int) -> list[int]:
 
 def _take_over(nodes: Exchange, monitor: Monitor, folder: Path, end: JobEnd, since_ns: int) -> list[str]:
     """At node 0: wait for the records of nodes that do not share the folder; what is to be said of those that lack."""
-
-    def accounts() -> list[LaunchAccount]:
-        found = map(read_launch, _fresh(folder, LAUNCH_PATTERN, since_ns))
-        return [account for account in found if account.ranks]
-
     patience = monitor.patience if monitor.seconds is None else monitor.seconds
     running = (
         _OTHER_NODES_SECONDS if end.signal is not None or monitor.stall is not None else patience + _JUDGING_SECONDS
     )
-    remarks = nodes.take_over(monitor.look, running, lambda: {account.node for account in accounts()})
+    remarks = nodes.take_over(monitor.look, running, lambda: {account.node for account in _accounts(folder, since_ns)})
     for account in nodes.launches():
         monitor.ended(account)
     return remarks
@@ -229,21 +223,24 @@ def _changed_ns(path: Path) -> int:
         return -1
 
 
-def _launches(
+def _accounts(folder: Path, since_ns: int) -> list[LaunchAccount]:
+    """The accounts of the nodes that share the folder and have started ranks."""
+    found = map(read_launch, _fresh(folder, LAUNCH_PATTERN, since_ns))
+    return [account for account in found if account.ranks]
+
+
+def _all_nodes(
     folder: Path, own: LaunchAccount, since_ns: int, nodes: Exchange | None, seconds: float
 ) -> list[LaunchAccount]:
-    """The accounts of the nodes that share the folder; where it is not node 0's, those that are there already."""
+    """The accounts of all nodes that share the folder, once their ranks have ended too, or after a moment.
+
+    Where the folder is not node 0's, those that are there already.
+    """
     if nodes is not None and nodes.apart:
-        return _all_nodes(folder, own, nodes.begun_ns, 0.0)
-    return _all_nodes(folder, own, since_ns, seconds)
-
-
-def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int, seconds: float) -> list[LaunchAccount]:
-    """The accounts of all nodes that share the folder, once their ranks have ended too, or after a moment."""
+        since_ns, seconds = nodes.begun_ns, 0.0
     deadline = time.monotonic() + seconds
     while True:
-        found = map(read_launch, _fresh(folder, LAUNCH_PATTERN, since_ns))
-        launches = [launch for launch in found if launch.ranks] or [own]
+        launches = _accounts(folder, since_ns) or [own]
         together = sum(len(launch.ranks) for launch in launches)
         if (together >= own.world_size and all(launch.ended for launch in launches)) or time.monotonic() > deadline:
             return launches

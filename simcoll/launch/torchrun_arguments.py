@@ -92,6 +92,11 @@ class RunRequest:
     restart_by_cause: bool = False
     github: bool = False
 
+    @property
+    def is_alone(self) -> bool:
+        """True if the job has one node."""
+        return self.nodes in ("1", "1:1")
+
 
 def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> RunRequest:
     """Understand a command line; raises :class:`RunUsageError`.

@@ -33,6 +33,13 @@ def layout_text(layout: Layout) -> str:
     return " ".join([*parts, f"mb{layout.micro_batch}", f"ZeRO{layout.zero}"])
 
 
+def plan_title(found: Plan) -> str:
+    """The model, the GPUs, the layout and the batch of a plan."""
+    layout = found.layout
+    place = f"{found.model.name} on {counted(layout.gpus, 'GPU')} ({found.gpu})"
+    return f"{place}, {layout_text(layout)}, {layout.global_batch:,} x {layout.seq_len:,} tokens, {layout.dtype}"
+
+
 def pareto(plans: Sequence[Plan]) -> list[Plan]:
     """The plans for which none with as few GPUs has as short a step, by GPUs."""
     front: list[Plan] = []
@@ -48,8 +55,7 @@ def plan_sheet(plans: Sequence[Plan], sizes: Sequence[Plan], gpu_hour: float | N
     return Sheet(
         "simcoll plan",
         show_seconds(best.step_seconds),
-        f"a step of {best.model.name} on {counted(best.layout.gpus, 'GPU')} ({best.gpu}), {layout_text(best.layout)}, "
-        f"{best.layout.global_batch:,} x {best.layout.seq_len:,} tokens, {best.layout.dtype}",
+        f"a step of {plan_title(best)}",
         _facts(best, gpu_hour),
         notes=best.notes,
         bars=_times(best),

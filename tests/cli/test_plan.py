@@ -22,7 +22,7 @@ def test_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *LAYOUT, "--plain", "--gpu-hour", "2"]) == 0
     said = capsys.readouterr().out
     for word in (
-        "llama3-8b on 16 GPUs (h100), ZeRO 3, dp 16",
+        "llama3-8b on 16 GPUs (h100), dp16 mb1 ZeRO3, 16 x 8,192 tokens, bf16",
         "MFU",
         "matrix products",
         "of 80 GiB: fits",

@@ -44,7 +44,7 @@ def test_nodes_that_share_a_folder_apart_from_node_0_know_of_each_other(
     assert exchange.apart
 
     def nodes() -> list[int]:
-        return [one.node for one in run._launches(tmp_path, read_launch(own), since_ns, exchange, 5.0)]
+        return [one.node for one in run._all_nodes(tmp_path, read_launch(own), since_ns, exchange, 5.0)]
 
     assert nodes() == [1]
     account(tmp_path, "host2-2", 2)
