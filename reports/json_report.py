@@ -104,7 +104,7 @@ def finding_document(finding: Finding) -> dict[str, object]:
 
 def _parting(parting: Parting) -> dict[str, object]:
     sides = [{"ranks": list(ranks), "did": did} for ranks, did in parting.sides]
-    return {**source_document(parting.source), "sides": sides}
+    return {**line_document(parting.source), "sides": sides}
 
 
 def _side(side: Side, group: Group | None) -> dict[str, object]:
@@ -167,7 +167,7 @@ def group_document(group: Group) -> dict[str, object]:
     return {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
 
 
-def source_document(source: Source) -> dict[str, object]:
+def line_document(source: Source) -> dict[str, object]:
     """A line of the user's program."""
     return {"file": source.file, "line": source.line, "function": source.function, "code": source.code}
 
@@ -175,7 +175,7 @@ def source_document(source: Source) -> dict[str, object]:
 def stack_document(source: Source) -> dict[str, object]:
     """A line of the user's program with the frames around it, as far as they are recorded."""
     frames = {"callers": source.callers, "through": source.through}
-    return source_document(source) | {
+    return line_document(source) | {
         name: [{"file": one.file, "line": one.line, "function": one.function} for one in stack]
         for name, stack in frames.items()
     }
@@ -188,7 +188,7 @@ def record_document(record: Record) -> dict[str, object]:
         "sequence": record.sequence,
         "op": record.call.op,
         "state": record.state.name.lower(),
-        "source": source_document(record.source) if record.source.file else None,
+        "source": line_document(record.source) if record.source.file else None,
     }
 
 
@@ -249,7 +249,7 @@ def _place(place: Place) -> dict[str, object]:
         "call": None if place.record is None else record_document(place.record),
         "message": (place.record.p2p_sequence or None) if place.record is not None else None,
         "inside": place.inside,
-        "line": source_document(place.line) if place.line.file else None,
+        "line": line_document(place.line) if place.line.file else None,
         "since": seconds(place.since_ns),
         "reason": place.reason,
     }

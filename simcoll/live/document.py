@@ -13,8 +13,8 @@ from simcoll.reports.json_report import (
     finding_document,
     group_document,
     json_schema,
+    line_document,
     seconds,
-    source_document,
     stack_document,
 )
 
@@ -56,7 +56,7 @@ def _group(view: GroupNow) -> dict[str, object]:
         "group": group_document(view.group),
         "finished": view.finished,
         "op": view.op or None,
-        "source": source_document(view.source),
+        "source": line_document(view.source),
         "came": list(view.came),
         "absent": list(view.absent),
         "unknown": list(view.unknown),

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from simcoll.reports.html_report import WaitBox, WaitPicture, is_circle, wait_picture
+from simcoll.reports.wait_picture import WaitBox, WaitPicture, is_circle, wait_picture
 from simcoll.verifier.findings.finding import Finding, Severity, Side
 
 
