@@ -213,7 +213,8 @@ def _told(found: Between, ways: Sequence[Way]) -> Parting:
 
 def _chosen(found: list[Between], ran: Ran) -> Between | None:
     """The fork that explains most: of the user's own code, not left behind earlier, no exit that ranks had just passed,
-    not taken at other times, no loop that ranks run alike, on ranks, no loop of which others made no round, the innermost.
+    not taken at other times, no loop that ranks run alike, on ranks, no loop of which others made no round, the
+    innermost.
     """
     for better in (
         _is_own,
