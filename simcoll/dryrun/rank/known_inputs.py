@@ -78,7 +78,7 @@ def inputs_name(rank: int) -> str:
 
 def read_inputs(path: Path) -> dict[str, GivenInputs]:
     """A rank's inputs by place; an incomplete line is left out, and a missing file counts as empty."""
-    return _InputsSoFar(path).read()
+    return dict(_InputsSoFar(path).read())
 
 
 class _InputsSoFar:
