@@ -190,7 +190,6 @@ def _creator(
     sent = None if files is None else files.sent_values(inputs.note_sent)
     if sent is not None:
         FakeStore.sent, FakeStore.logs = sent, StoreLogs(sent)
-        inputs.awaited = sent.awaited
     trusted = inputs.known is None or inputs.known.trusted
 
     def create(options: Any, backend_options: Any) -> RecordedFakeGroup:

@@ -199,8 +199,7 @@ class FakeProcessGroup(PythonProcessGroup):
             known = self._known(call, inputs, given)
             if not outputs:
                 return
-            own = spec_of(call).in_place and spec_of(call).rooted is Rooted.FROM_ROOT and call.root == self._rank
-            results, certain = known or (symmetric_outputs(call, self._rank, self.size(), given), own)
+            results, certain = known or (symmetric_outputs(call, self._rank, self.size(), given), False)
             data.write(results)
         if self.size() > 1 and not certain:
             self._taint([tensor for tensor, result in zip(outputs, results, strict=True) if result is not None])

@@ -2,9 +2,7 @@
 
 A rank writes its inputs of up to 256 numbers per call to a file of its own, up to 1 MiB. With the files of all ranks
 that ran, the next pass computes a call's result as the table defines it. A member that did not run, or did not reach
-the call, counts as equal to the first one that did. A result is certain where no inputs on which it rests depend on
-guesses. In the first pass the inputs of a call's root are known if it was started before: ranks read what it has
-written so far.
+the call, counts as equal to the first one that did. A result is certain where no member's inputs depend on guesses.
 """
 
 from __future__ import annotations
@@ -12,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +21,7 @@ from simcoll.errors import SimcollError
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.semantics import Array, Outputs
-from simcoll.spec.table import CollectiveSpec, Kind, Rooted
+from simcoll.spec.table import Kind
 
 _MOST_ELEMENTS = 256
 _MOST_BYTES = 1 << 20
@@ -78,45 +76,18 @@ def inputs_name(rank: int) -> str:
 
 def read_inputs(path: Path) -> dict[str, GivenInputs]:
     """A rank's inputs by place; an incomplete line is left out, and a missing file counts as empty."""
-    return dict(_InputsSoFar(path).read())
-
-
-class _InputsSoFar:
-    """What a rank has written of its inputs so far."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
-        self._found: dict[str, GivenInputs] = {}
-
-    def read(self) -> Mapping[str, GivenInputs]:
-        """The inputs by place, with those that were added since the last time."""
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-            lines = data[: data.rfind(b"\n") + 1].decode().splitlines()
-        except (OSError, UnicodeDecodeError):
-            return self._found
-        self._offset += data.rfind(b"\n") + 1
-        for words in (line.split(" ", 2) for line in lines):
-            if len(words) == 3:
-                self._found[words[0]] = GivenInputs(words[2], words[1] == "1")
-        return self._found
-
-
-Awaited: TypeAlias = Callable[[Sequence[int], Callable[[], GivenInputs | None]], GivenInputs | None]
-"""Waits for ranks (global) that are ahead until a look at what they have written finds something."""
+    try:
+        lines = path.read_text().splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError):
+        return {}
+    whole = [line.rstrip("\n").split(" ", 2) for line in lines if line.endswith("\n")]
+    return {words[0]: GivenInputs(words[2], words[1] == "1") for words in whole if len(words) == 3}
 
 
 class InputsFile:
-    """A rank's own file of inputs, and the inputs of the pass before.
-
-    ``awaited`` lets a rank read what others have written so far in its pass; None where it cannot.
-    """
+    """A rank's own file of inputs, and the inputs of the pass before."""
 
     def __init__(self, path: Path, world_size: int, known: KnownInputs | None) -> None:
-        self._folder, self._others = path.parent, dict[int, _InputsSoFar]()
-        self.awaited: Awaited | None = None
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._room = min(_MOST_BYTES, _MOST_OF_ALL // world_size)
         self._groups: dict[str, int] = {}
@@ -131,13 +102,6 @@ class InputsFile:
     def note_sent(self, name: str, data: bytes) -> None:
         """Add data that the rank sends by other means, so that the passes go on while it changes."""
         self.write(f"{name} 0 {hashlib.blake2b(data, digest_size=16).hexdigest()}\n")
-
-    def so_far(self, rank: int, where: str) -> GivenInputs | None:
-        """The inputs that another rank has written so far in this pass; None where it has not, or cannot be seen."""
-        if self.awaited is None or not self._room:
-            return None
-        others = self._others.setdefault(rank, _InputsSoFar(self._folder / inputs_name(rank)))
-        return self.awaited([rank], lambda: others.read().get(where))
 
     def write(self, line: str) -> None:
         """Add a line if there is room."""
@@ -169,20 +133,7 @@ class GroupInputs:
         if (document := written_arrays(sent)) is not None:
             text = json.dumps([call.to_json(), document])
             self._all.write(f"{where} {int(guessed)} {text}\n")
-        if self._all.known is not None:
-            return self._result(call, where, self._all.known)
-        return self._of_root(call, where, spec)
-
-    def _of_root(self, call: Call, where: str, spec: CollectiveSpec) -> tuple[Outputs, bool] | None:
-        """The result by what the call's root has given in this pass, if that is another rank, and known."""
-        few = sum(buffer.elements for buffer in call.outputs) * len(self._members) <= _MOST_ELEMENTS
-        root = call.root
-        if spec.rooted is not Rooted.FROM_ROOT or root in (None, self._place) or not (few or spec.in_place):
-            return None
-        assert root is not None
-        rank = self._members[root]
-        given = self._all.so_far(rank, where)
-        return None if given is None else self._result(call, where, KnownInputs({rank: {where: given}}))
+        return None if self._all.known is None else self._result(call, where, self._all.known)
 
     def _result(self, call: Call, where: str, known: KnownInputs) -> tuple[Outputs, bool] | None:
         size, spec = len(self._members), spec_of(call)
@@ -191,8 +142,7 @@ class GroupInputs:
         declared = spec.statement(call, self._place, size)
         present = {place: one for place, one in present.items() if spec.statement(one[0], place, size) == declared}
         first = next((one for one in present.values() if one[1]), None)
-        of_root = spec.rooted is Rooted.FROM_ROOT
-        if first is None or (len(present) < size and not of_root and spec.flows(call, self._place, size) is not None):
+        if first is None or (len(present) < size and spec.flows(call, self._place, size) is not None):
             return None
         rows = [present.get(place, first) for place in range(size)]
         try:
@@ -202,8 +152,7 @@ class GroupInputs:
         sizes = [None if result is None else result.size for result in results]
         if any(size not in (None, buffer.elements) for size, buffer in zip(sizes, call.outputs, strict=True)):
             return None
-        needed = [call.root] if of_root else range(size)
-        certain = known.trusted and all(place in present and not present[place][2] for place in needed)
+        certain = known.trusted and len(present) == size and not any(row[2] for row in rows)
         return results, certain
 
 

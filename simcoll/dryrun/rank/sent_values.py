@@ -17,7 +17,7 @@ import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -43,12 +43,6 @@ _MOST_ELEMENTS = 256
 _MOST_BYTES = 1 << 26
 _UNKNOWN = object()
 _END = "collectives at the end"
-
-Found = TypeVar("Found")
-
-
-def _is_any(found: object) -> bool:
-    return True
 
 
 CollectiveCounts: TypeAlias = Mapping[str, int]
@@ -107,29 +101,28 @@ class SentValues:
 
         A rank that is ahead is waited for until ``is_enough`` accepts its data.
         """
-        return self.awaited([source], lambda: self.peek(source, name), is_enough)
+        found = self._awaited([source], [name], is_enough)
+        return found and found[1]
 
     def find(self, *names: str) -> tuple[str, bytes] | None:
         """The name and the data that any rank has sent under one of these names; None where none is known to have."""
-        sources = range(self.world_size)
+        return self._awaited([*range(self.world_size)], names)
 
-        def look() -> tuple[str, bytes] | None:
-            found = ((name, self.peek(source, name)) for name in names for source in sources)
-            return next(((name, data) for name, data in found if data is not None), None)
-
-        return self.awaited(sources, look)
-
-    def awaited(
-        self, sources: Sequence[int], look: Callable[[], Found | None], is_enough: Callable[[Found], bool] = _is_any
-    ) -> Found | None:
-        """What ``look`` finds of these ranks (global); those that are ahead are waited for until it is enough."""
+    def _awaited(
+        self, sources: Sequence[int], names: Sequence[str], is_enough: Callable[[bytes], bool] = lambda data: True
+    ) -> tuple[str, bytes] | None:
+        places = [(name, f"{self._of_last_pass(source)}/{_file_name(name)}") for name in names for source in sources]
+        found: tuple[str, bytes] | None = None
         begin = time.monotonic()
         while True:
             ahead = any(map(self._is_ahead, sources))  # before the look: the sender may end in between
-            found = look()
+            for name, place in places:
+                with contextlib.suppress(OSError), open(place, "rb") as file:
+                    found = name, file.read()
+                    break
             waited, begin = time.monotonic() - begin, time.monotonic()
             self._patience -= waited
-            if (found is not None and is_enough(found)) or not ahead or self._patience <= 0:
+            if (found and is_enough(found[1])) or not ahead or self._patience <= 0:
                 return found
             time.sleep(_LOOK_SECONDS)
 

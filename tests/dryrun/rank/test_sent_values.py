@@ -231,25 +231,6 @@ def test_what_is_sent_is_received(name: str, runs: DryRuns, tmp_path: Path) -> N
     assert not report["coverage"]["gaps"]
 
 
-NUMBERS_OF_A_ROOT = """\
-counts = torch.arange(2, size + 2) if rank == 0 else torch.empty(size, dtype=torch.long)
-dist.broadcast(counts, 0)
-for _ in range(counts[1]):
-    dist.all_reduce(torch.ones(3))
-part = torch.empty(1, dtype=torch.long)
-dist.scatter(part, list(counts[:, None]) if rank == 0 else None, src=0)
-assert rank == 0 or part.item() == rank + 2
-"""
-
-
-def test_few_numbers_of_a_root_that_runs_first_are_no_guess(runs: DryRuns, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(PROGRAM + NUMBERS_OF_A_ROOT, encoding="utf-8")
-    report = runs.report("--world-size", "4", "--jobs", "2", script)
-    assert (report["exit_code"], report["findings"], report["coverage"]["gaps"]) == (0, [], [])
-    assert not [note for note in report["notes"] if "other ranks" in note or "run again" in note]
-
-
 def test_a_failure_that_follows_from_real_objects_is_found(runs: DryRuns, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     wrong = (
