@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -31,10 +31,7 @@ def comparable(traces: Sequence[Trace]) -> list[MemoryTrace]:
     A collective that one rank marks loses its sizes on every rank, a message at both ends.
     """
     marks = [_marks(trace) for trace in traces]
-    collectives = {place for marked in marks for place in marked if not place[2]}
-    rounds = [_rounds(trace) if collectives else {} for trace in traces]
-    alike = {one[place] for one, marked in zip(rounds, marks, strict=True) for place in marked if place in one}
-    in_rounds = [_marked_by_others(one, collectives, alike) for one in rounds]
+    in_rounds = [set(marked) for marked in _marked_collectives(traces, marks)]
     marks_message = any(place[2] for marked in marks for place in marked)
     ends = [_ends(trace) if marks_message else {} for trace in traces]
     messages = {one[place] for one, marked in zip(ends, marks, strict=True) for place in marked if place in one}
@@ -47,14 +44,14 @@ def comparable(traces: Sequence[Trace]) -> list[MemoryTrace]:
 
 def sized_differently(traces: Sequence[Trace]) -> list[Source]:
     """The lines of collectives whose sizes differ between ranks and depend on received numbers on at least one."""
-    marked = {place for trace in traces for place in _marks(trace, objects=False) if not place[2]}
-    sizes_at: dict[Place, dict[object, Source]] = {}
-    for trace in traces if marked else ():
-        for row, place in _places(trace, trace.signatures):
-            if place in marked:
+    marked = _marked_collectives(traces, [_marks(trace, objects=False) for trace in traces])
+    sizes_at: dict[_Round, dict[object, Source]] = {}
+    for trace, rounds in zip(traces, marked, strict=True):
+        for row, place in _places(trace, trace.signatures) if rounds else ():
+            if place in rounds:
                 call = trace.signatures[int(trace.slots["signature"][row])]
                 source = trace.sources[int(trace.slots["source"][row])]
-                sizes_at.setdefault(place, {})[_sizes(call)] = replace(source, function="")
+                sizes_at.setdefault(rounds[place], {})[_sizes(call)] = replace(source, function="")
     return list(dict.fromkeys(next(iter(sizes.values())) for sizes in sizes_at.values() if len(sizes) > 1))
 
 
@@ -85,10 +82,40 @@ def _places(trace: Trace, signatures: Sequence[Call]) -> Iterator[tuple[int, Pla
         yield row, (trace.groups[int(slot["group"])].name, *numbers, signatures[int(slot["signature"])].op)
 
 
-def _rounds(trace: Trace) -> dict[Place, tuple[object, ...]]:
-    """The collectives of a rank: of each, its group, op and line, and how often the rank had made it there."""
-    counts: Counter[tuple[object, ...]] = Counter()
-    found: dict[Place, tuple[object, ...]] = {}
+_Round: TypeAlias = tuple[object, ...]
+"""A group, an op, a line, and how often the rank had made that call there."""
+
+
+def _marked_collectives(traces: Sequence[Trace], marks: Sequence[set[Place]]) -> list[dict[Place, _Round]]:
+    """The collectives of each rank that any rank marks, with the round of the call that is marked.
+
+    It is the call of the same round, as a rank that makes one call more has other numbers from there on; between ranks
+    that make neither of the two rounds alike it is the call of the same number.
+    """
+    if not any(not place[2] for marked in marks for place in marked):
+        return [{} for _ in traces]
+    rounds = [_rounds(trace) for trace in traces]
+    known = [{one: place for place, one in by_place.items()} for by_place in rounds]
+    marked_rounds = [
+        {place: by_place[place] for place in marked if place in by_place}
+        for by_place, marked in zip(rounds, marks, strict=True)
+    ]
+    every = set[_Round]().union(*(one.values() for one in marked_rounds))
+    found = []
+    for by_place, by_round in zip(rounds, known, strict=True):
+        here = {by_round[one]: one for one in every if one in by_round}
+        for others, marked in zip(known, marked_rounds, strict=True):
+            for place, one in marked.items():
+                if one not in by_round and place in by_place and by_place[place] not in others:
+                    here.setdefault(place, one)
+        found.append(here)
+    return found
+
+
+def _rounds(trace: Trace) -> dict[Place, _Round]:
+    """The collectives of a rank, each with its round."""
+    counts: Counter[_Round] = Counter()
+    found: dict[Place, _Round] = {}
     for row, place in _places(trace, trace.signatures):
         if not place[2]:
             source = trace.sources[int(trace.slots["source"][row])]
@@ -96,17 +123,6 @@ def _rounds(trace: Trace) -> dict[Place, tuple[object, ...]]:
             counts[here] += 1
             found[place] = (*here, counts[here])
     return found
-
-
-def _marked_by_others(
-    rounds: Mapping[Place, tuple[object, ...]], collectives: set[Place], alike: set[tuple[object, ...]]
-) -> set[Place]:
-    """The collectives of a rank that another one marks: of the same number, or made in the same round of the same line.
-
-    The round decides where both tell, as a rank that makes one call more has other numbers from there on.
-    """
-    lines = {one[:-1] for one in alike}
-    return {place for place, one in rounds.items() if one in alike or (place in collectives and one[:-1] not in lines)}
 
 
 def _ends(trace: Trace) -> dict[Place, tuple[object, ...]]:

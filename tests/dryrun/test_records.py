@@ -2,7 +2,7 @@
 
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS
-from simcoll.dryrun.records import comparable
+from simcoll.dryrun.records import comparable, sized_differently
 from simcoll.spec.call import Buffer, Call
 from tests.support.traces import trace_of
 
@@ -33,3 +33,10 @@ def test_the_round_of_a_line_tells_where_numbers_are_shifted():
     here = trace_of(0, 2, [WORLD], [broadcast(1, 9, 5), broadcast(2, 3, 7), broadcast(3, 1, 7)], events=[marked(2)])
     there = trace_of(1, 2, [WORLD], [broadcast(1, 3, 7), broadcast(2, 1, 7)])
     assert [sizes(one) for one in comparable([here, there])] == [[9, 0, 1], [0, 1]]
+
+
+def test_another_call_that_has_got_the_number_keeps_its_sizes():
+    here = trace_of(0, 2, [WORLD], [broadcast(1, 9, 5), broadcast(2, 4, 8), broadcast(3, 3, 7)])
+    there = trace_of(1, 2, [WORLD], [broadcast(1, 4, 8), broadcast(2, 3, 7)], events=[marked(2)])
+    assert [sizes(one) for one in comparable([here, there])] == [[9, 4, 0], [4, 0]]
+    assert sized_differently([here, there]) == []

@@ -210,12 +210,14 @@ def _told(found: Between, ways: Sequence[Way]) -> Parting:
 
 
 def _chosen(found: list[Between], ran: Ran) -> Between | None:
-    """The fork that explains most: of the user's own code, not left behind earlier, not taken at other times, no loop
-    that ranks run alike, on ranks, no loop of which others made no round, the innermost.
+    """The fork that explains most: of the user's own code, not left behind earlier, no exit that ranks had just passed,
+    not taken at other times, no loop that ranks run alike, on ranks, no loop of which others made no round, the
+    innermost.
     """
     for better in (
         _is_own,
         lambda one: not _was_behind(one, ran),
+        lambda one: not _had_passed(one, ran),
         lambda one: not (one.fork.settled and (_been(one, ran) if one.again else _just_went(one, ran))),
         lambda one: _fits(one, ran) and not one.again and not one.fork.alike,
         lambda one: _fits(one, ran) and not one.fork.alike,
@@ -261,6 +263,18 @@ def _was_behind(one: Between, ran: Ran) -> bool:
     here = [frame.line for frame in one.outside.frames if _is_in_function(frame, one.frame)]
     before = [frame.line for frame in ran.before(one.outside.side) if _is_in_function(frame, one.frame)]
     return not one.again and bool(here and before) and one.fork.last < before[-1] < here[0]
+
+
+def _had_passed(one: Between, ran: Ran) -> bool:
+    """True for an exit behind which those who are said to have left made their last call, from where they have gone on.
+
+    They would have left in a later round, and the others have come round too. That only the others have is likelier.
+    """
+    if not one.fork.leaves or one.again:
+        return False
+    before = [frame.line for frame in ran.before(one.inside.side) if _is_in_function(frame, one.frame)]
+    here = any(_is_in_function(frame, one.frame) for frame in one.inside.frames)
+    return bool(before) and before[0] > one.fork.last and not here
 
 
 def _is_in_function(frame: Source, of: Source) -> bool:

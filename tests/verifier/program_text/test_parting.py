@@ -470,6 +470,53 @@ def test_a_loop_that_all_had_left_before_their_last_call_parts_nobody(tmp_path: 
     assert told(finding) == ("if rank == 0:", {TOOK: (0,), NOT: (1,)})
 
 
+LAYERS = """
+    def fit():
+        reduce(a)  # first
+        for n in range(3):
+            reduce(b)  # round
+
+    def prepare():
+        if ready:
+            return
+        fit()  # fit
+
+    def update():
+        if seen > most:
+            return
+        reduce(c)  # late
+
+    def forward():
+        prepare()  # prepare
+        update()  # update
+
+    def step():
+        for layer in layers:
+            forward()  # layer
+"""
+
+
+def test_an_exit_that_ranks_had_just_passed_is_not_the_one_they_took(tmp_path: Path) -> None:
+    path = program(tmp_path, LAYERS)
+    prepares = "layer", "prepare:forward", "fit:prepare"
+    first, before = at(path, *prepares, "first:fit"), at(path, *prepares, "round:fit")
+    late = at(path, "layer", "update:forward", "late:update")
+    group = Group("0", "default_pg", (0, 1, 2))
+    made = [[first, before, late], [first, before, late], [first, before, first]]
+    traces = [
+        trace_of(
+            rank,
+            3,
+            [group],
+            [Record("0", number, CALL, one, State.COMPLETED) for number, one in enumerate(sources, 1)],
+        )
+        for rank, sources in enumerate(made)
+    ]
+    finding = judged(side([0, 1], late), side([2], first), ran=ran_by(traces))
+    assert told(finding) == ("if seen > most:", {TOOK: (2,), NOT: (0, 1)})
+    assert (finding.code, finding.culprits) == ("SC202", (2,))
+
+
 def test_a_way_that_others_never_went_comes_before_one_that_they_did(tmp_path: Path) -> None:
     text = """
         def step():
