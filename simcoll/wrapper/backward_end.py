@@ -40,7 +40,7 @@ def note_at_end_of_backward(call: HeldUp) -> None:
     if number != _here.number or _here.calls is None:
         calls: list[HeldUp] = []
         _here.number, _here.calls = number, calls
-        Variable._execution_engine.queue_callback(lambda: _end(calls))  # type: ignore[no-untyped-call]
+        Variable._execution_engine.queue_callback(lambda: _end(calls))
     _here.calls.append(call)
 
 
