@@ -1,11 +1,11 @@
 """What it costs a job to be watched: training steps while `simcoll top`, or `simcoll metrics`, looks at their records.
 
 The transformer of benchmarks.training with DistributedDataParallel in mode record, on CPU ranks over Gloo, one core
-each. One job makes turns of steps: while nobody watches, while `top` looks each second, and while `metrics` does and is
-scraped each second. Each round begins with another of the three. A ratio is that of the times of a turn to the turn of
-the same round without a watcher; median, least and largest over the rounds. CPU time is that of all threads of all
-ranks: what a watcher itself takes stands beside it, as a share of one core. Where there are not more cores than ranks, a
-watcher takes some of their wall time. Nothing here is a test.
+each. One job makes turns of steps: while nobody watches, while `top` looks each second, and while `metrics` does
+and is scraped each second. Each round begins with another of the three. A ratio is that of the times of a turn to
+the turn of the same round without a watcher; median, least and largest over the rounds. CPU time is that of all
+threads of all ranks: what a watcher itself takes stands beside it, as a share of one core. Where there are not more
+cores than ranks, a watcher takes some of their wall time. Nothing here is a test.
 """
 
 from __future__ import annotations
