@@ -86,6 +86,9 @@ bench-hot-path: $(NATIVE)  ## what a call adds to the main thread's CPU time and
 bench-training: $(NATIVE)  ## what a training step of a real model costs in each mode, DDP and FSDP2
 	@$(BIN)/python -m benchmarks.training $(ARGS)
 
+bench-watching: $(NATIVE)  ## what it costs a job to be watched by `simcoll top` and `simcoll metrics`, in turns
+	@$(BIN)/python -m benchmarks.watching $(ARGS)
+
 bench-values: $(READY)  ## what checking the values of collectives costs a training step, DDP and FSDP2
 	@$(BIN)/python -m benchmarks.values $(ARGS)
 

@@ -14,19 +14,20 @@
 #error "a black box is little-endian"
 #endif
 
-enum { REVISION = 1 }; /* as in simcoll/core/native.py */
+enum { REVISION = 2 }; /* as in simcoll/core/native.py */
 
 #define IN_ORDER() atomic_thread_fence(memory_order_release)
 
 enum { SCHEDULED, STARTED, COMPLETED };
-enum { ON_DEVICE = 16 };
+enum { ASYNCHRONOUS = 1, ON_DEVICE = 16 };
 
 typedef struct {
     uint64_t index;
     uint32_t group, sequence, p2p_sequence, signature, source;
     uint8_t state, flags;
     uint16_t seal;
-    uint64_t scheduled_ns, started_ns, finished_ns, check;
+    uint64_t scheduled_ns, started_ns, finished_ns;
+    uint32_t check, wait_us;
 } Slot;
 
 typedef struct {
@@ -126,8 +127,9 @@ static PyObject *ring_write(PyObject *self, PyObject *const *arguments, Py_ssize
     slot->scheduled_ns = now;
     slot->started_ns = slot->state == STARTED ? now : 0;
     slot->finished_ns = 0;
+    slot->wait_us = 0;
     IN_ORDER();
-    slot->check = ticket + 1;
+    slot->check = (uint32_t)(ticket + 1);
     ring->next = ticket + 1;
     return PyLong_FromUnsignedLongLong(ticket);
 }
@@ -149,6 +151,21 @@ static PyObject *ring_mark(PyObject *self, PyObject *const *arguments, Py_ssize_
     Slot *slot = slot_of((Ring *)self, given[0]);
     if (slot != NULL)
         slot->flags |= (uint8_t)given[1];
+    Py_RETURN_NONE;
+}
+
+static PyObject *ring_waits(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
+    int64_t given[2];
+    if (integers("waits", arguments, count, 2, 2, given) < 0)
+        return NULL;
+    Slot *slot = slot_of((Ring *)self, given[0]);
+    if (slot != NULL) {
+        if (slot->flags & ASYNCHRONOUS && slot->wait_us == 0) {
+            int64_t after = ((int64_t)now_ns() - (int64_t)slot->scheduled_ns) / 1000;
+            slot->wait_us = (uint32_t)(after < 1 ? 1 : after > UINT32_MAX ? UINT32_MAX : after);
+        }
+        slot->flags |= (uint8_t)given[1];
+    }
     Py_RETURN_NONE;
 }
 
@@ -235,6 +252,7 @@ static PyMethodDef methods[] = {
     FAST(write),
     FAST(advance),
     FAST(mark),
+    FAST(waits),
     FAST(ran_on_device),
     FAST(ended_on_device),
     FAST(resign),

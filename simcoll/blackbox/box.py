@@ -31,6 +31,7 @@ class Slot:
     scheduled_ns: int = 0
     started_ns: int = 0
     finished_ns: int = 0
+    wait_us: int = 0
 
 
 class CallSlots(Protocol):
@@ -63,6 +64,10 @@ class CallSlots(Protocol):
 
     def mark(self, ticket: int, flag: int, /) -> None:
         """Set a bit of the record's ``flags``."""
+        ...
+
+    def waits(self, ticket: int, flag: int, /) -> None:
+        """Write down that the rank begins to wait for an asynchronous call, the first time; sets a bit of ``flags``."""
         ...
 
     def resign(self, ticket: int, signature: int, /) -> None:
@@ -112,4 +117,4 @@ class NoBox:
 
     group = signature = source = _no_index
     write = _no_ticket
-    advance = ran_on_device = ended_on_device = mark = resign = event = step = close = _nothing
+    advance = ran_on_device = ended_on_device = mark = waits = resign = event = step = close = _nothing

@@ -51,15 +51,22 @@ def intact(ring: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return sound
 
 
+def closed(ring: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """A mask of the slots that have the same index at both ends."""
+    same: npt.NDArray[np.bool_] = ring["check"] == (ring["index"] & np.uint64(0xFFFFFFFF))
+    return same
+
+
 def settle(slots: npt.NDArray[Any]) -> None:
     """Give a call that has the time of its end, but not yet the state, the state that was to follow."""
     slots["state"][(slots["finished_ns"] > 0) & (slots["state"] < State.COMPLETED)] = State.COMPLETED
 
 
 MAGIC = b"SIMCOLL\x1a"
-VERSION = 2
+VERSION = 3
 FIRST_VERSION = 1
 """Without marks of steps, which were events, and with the members of groups one by one."""
+# Version 2 has 64 bits of ``check`` and no ``wait_us``, which is therefore zero there.
 
 SUFFIX = ".simcoll"
 
@@ -114,10 +121,12 @@ SLOT_FIELDS = (
     ("scheduled_ns", "Q"),
     ("started_ns", "Q"),
     ("finished_ns", "Q"),
-    ("check", "Q"),
+    ("check", "I"),
+    ("wait_us", "I"),
 )
-"""One record. ``index`` counts records from 1 and stands at both ends (``check``): a slot torn by a kill
-shows. ``seal`` is what :func:`seal` computes.
+"""One record. ``index`` counts records from 1 and stands at both ends (``check``, its lower 32 bits): a slot torn by a
+kill shows. ``seal`` is what :func:`seal` computes. ``wait_us`` is how long after ``scheduled_ns`` the rank
+began to wait for an asynchronous call, in microseconds; 0 where it has not, or nobody saw it.
 """
 
 ENTRY_FIELDS = (("marker", "4s"), ("size", "I"), ("crc", "I"), ("index", "I"), ("kind", "I"))

@@ -11,7 +11,7 @@ import numpy as np
 from simcoll.blackbox.box import NO_TICKET, Slot
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Source, State
 from simcoll.core.steps import STEP, ended_event, is_marked
-from simcoll.core.trace import ON_DEVICE, SLOT, MemoryTrace
+from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE, SLOT, MemoryTrace
 from simcoll.spec.call import Call
 
 
@@ -98,6 +98,14 @@ class MemoryBox:
         """Set a bit of the record's ``flags``."""
         if self._open and ticket >= 0:
             self._slots[ticket].flags |= flag
+
+    def waits(self, ticket: int, flag: int) -> None:
+        """Write down that the rank begins to wait for an asynchronous call, the first time; sets a bit of ``flags``."""
+        if self._open and ticket >= 0:
+            slot = self._slots[ticket]
+            if slot.flags & ASYNCHRONOUS and not slot.wait_us:
+                slot.wait_us = min(max((self._clock() - slot.scheduled_ns) // 1000, 1), 0xFFFFFFFF)
+            slot.flags |= flag
 
     def resign(self, ticket: int, signature: int) -> None:
         """Give the record another signature, with fields that were not known when the call was made."""

@@ -36,6 +36,9 @@ _STATE = layout.offset_of(layout.SLOT_FIELDS, "state")
 _SCHEDULED = layout.offset_of(layout.SLOT_FIELDS, "scheduled_ns")
 _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
 _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
+_WAIT = Struct("<I")
+_WAIT_US = layout.offset_of(layout.SLOT_FIELDS, "wait_us")
+_LONGEST_US = 0xFFFFFFFF
 
 
 class Ring(CallSlots, Protocol):
@@ -99,7 +102,8 @@ class PlainRing:
                 now,
                 now if state == _STARTED_STATE else 0,
                 0,
-                ticket + 1,
+                ticket + 1 & 0xFFFFFFFF,
+                0,
             )
             self.next = ticket + 1
             return ticket
@@ -124,6 +128,21 @@ class PlainRing:
         with self._lock:
             if ticket + self._slots >= self.next:
                 self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _FLAGS] |= flag
+
+    def waits(self, ticket: int, flag: int, /) -> None:
+        """Write down that the rank begins to wait for an asynchronous call."""
+        if not self._open or ticket < 0:
+            return
+        now = time.time_ns()
+        with self._lock:
+            if ticket + self._slots < self.next:
+                return
+            offset = self._ring + ticket % self._slots * _SLOT_SIZE
+            known = _WAIT.unpack_from(self._map, offset + _WAIT_US)[0]
+            if self._map[offset + _FLAGS] & layout.ASYNCHRONOUS and not known:
+                after = (now - _TIME.unpack_from(self._map, offset + _SCHEDULED)[0]) // 1000
+                _WAIT.pack_into(self._map, offset + _WAIT_US, min(max(after, 1), _LONGEST_US))
+            self._map[offset + _FLAGS] |= flag
 
     def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0, /) -> None:
         """Write down the times at which a device began and ended the call (0: it runs)."""

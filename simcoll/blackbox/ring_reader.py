@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.format import intact, settle
+from simcoll.blackbox.format import closed, intact, settle
 from simcoll.core.io import written_until
 from simcoll.core.trace import calls_digest
 
@@ -80,7 +80,7 @@ class Course:
         same = (
             capacity == self.capacity
             and np.array_equal(words[:, : _TIMES.start], self.fixed)
-            and np.array_equal(words[:, _TIMES.stop], self.fixed[:, 0])
+            and bool(closed(ring).all())
             and np.array_equal(words[:, _TIMES.stop - 1] != 0, self.ended)
         )
         if not same:
@@ -163,7 +163,7 @@ def _sound_slots(ring: Slots, capacity: int) -> tuple[Slots, int, int]:
     """
     place = np.arange(len(ring), dtype=np.uint64)
     index, size = ring["index"], np.uint64(capacity)
-    sound = (index > 0) & (index == ring["check"]) & intact(ring)
+    sound = (index > 0) & closed(ring) & intact(ring)
     sound &= ((index - np.uint64(1)) % size == place) & (index <= np.uint64(_MOST_RECORDS))
     newest = int(index[sound].max()) if sound.any() else 0
     if newest > capacity:
@@ -189,7 +189,7 @@ def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
     if last:
         expected = np.roll(expected, last)
     used = ring[:count]
-    if not np.array_equal(index[:count], expected) or not np.array_equal(used["check"], expected):
+    if not np.array_equal(index[:count], expected) or not closed(used).all():
         return None
     if index[count:].any() or not intact(used).all():
         return None

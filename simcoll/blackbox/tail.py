@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.format import intact, settle
+from simcoll.blackbox.format import closed, intact, settle
 from simcoll.blackbox.header import Header, unpack_header
 from simcoll.blackbox.reader import BlackBox, box_of_newest, read_marks, resolve
 from simcoll.blackbox.ring_reader import SLOT_DTYPE, Slots
@@ -129,7 +129,7 @@ class BoxTail:
             return _NONE
         ring = self._read(fd, header, newest - count + 1, count)
         expected = np.arange(newest - count + 1, newest + 1, dtype=np.uint64)
-        sound = (ring["index"] == expected) & (ring["check"] == expected) & intact(ring)
+        sound = (ring["index"] == expected) & closed(ring) & intact(ring)
         # The rank may be writing the last of them.
         torn = np.flatnonzero(~sound[:-1])
         ring = ring[int(torn[-1]) + 1 if len(torn) else 0 : count if sound[-1] else -1].copy()
@@ -163,4 +163,4 @@ class BoxTail:
 
 def _indices(slots: Slots) -> Slots:
     """The index of each slot, 0 where the slot is torn."""
-    return np.where(slots["index"] == slots["check"], slots["index"], 0)
+    return np.where(closed(slots), slots["index"], 0)

@@ -65,7 +65,7 @@ class BlackBoxWriter(ProcessOwned):
         self._map, self._table = self._create(pack_header(rank, world_size, mode, self._slots))
         self._ring = ring = ring_in(self._map, self._slots, layout.GROUP_ROWS)
         # The ring's own methods, without another call in between.
-        self.write, self.advance, self.mark = ring.write, ring.advance, ring.mark
+        self.write, self.advance, self.mark, self.waits = ring.write, ring.advance, ring.mark, ring.waits
         self.ran_on_device, self.ended_on_device = ring.ran_on_device, ring.ended_on_device
         self._lock = threading.RLock()
         self._groups = 0

@@ -49,14 +49,18 @@ SLOT = np.dtype(
         ("scheduled_ns", "<u8"),
         ("started_ns", "<u8"),
         ("finished_ns", "<u8"),
+        ("wait_us", "<u4"),
     ]
 )
-"""The columns that a trace's ``slots`` must have; group, signature and source index the trace's own tables."""
+"""The columns that a trace's ``slots`` must have; group, signature and source index the trace's own tables.
+
+``wait_us`` is how long after ``scheduled_ns`` the rank began to wait for an asynchronous call; 0 where nobody saw it.
+"""
 
 Slots: TypeAlias = npt.NDArray[Any]
 
 
-_CALLS = [(name, SLOT[name]) for name in SLOT.names or () if not name.endswith("_ns")]
+_CALLS = [(name, SLOT[name]) for name in SLOT.names or () if not name.endswith(("_ns", "_us"))]
 
 
 def calls_digest(slots: Slots) -> bytes:

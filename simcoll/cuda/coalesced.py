@@ -77,6 +77,11 @@ class Section:
         for entry in self.entries:
             entry.handed_on()
 
+    def held_up(self) -> None:
+        """The rank begins to wait for its future."""
+        for entry in self.entries:
+            entry.held_up()
+
     def finished(self, state: State = State.COMPLETED) -> None:
         """It ended, as far as the host sees."""
         for entry in self.entries:

@@ -104,7 +104,17 @@ class Records:
         return int(max(times))
 
     def longest_pause(self) -> float:
-        """The longest time between two calls of one rank, in seconds; 0 where no rank has made two."""
+        """The longest time for which the job can have stood still before, in seconds; 0 where no rank made two calls.
+
+        That is the pause between two calls of the rank that paused shortest: while the job stands, every rank does.
+        Time of which a rank has no record counts as a pause of it.
+        """
         made = self.slots["scheduled_ns"].astype(np.int64)
-        apart = np.diff(made)[self.rank[1:] == self.rank[:-1]] if len(made) > 1 else made[:0]
-        return float(apart.max(initial=0)) / 1e9
+        has = np.flatnonzero(np.diff(self.bounds))
+        if not len(has):
+            return 0.0
+        apart = np.diff(made, prepend=made[:1])
+        apart[self.bounds[has]] = 0
+        longest = np.maximum.reduceat(apart, self.bounds[has])
+        span = made[self.bounds[has + 1] - 1] - made[self.bounds[has]]
+        return float(np.maximum(longest, span.max() - span).min()) / 1e9

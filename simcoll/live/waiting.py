@@ -1,9 +1,10 @@
 """The waiting of the ranks of a running job: the share of time that each waits, and that others wait for it.
 
 The clock of a rank alone measures how long it was inside a collective, so that clocks of hosts need not agree: the rank
-that comes last is inside for the shortest time. A rank *waits* in a collective for as long as it was inside longer than
-the last one, and the last one is *late* by as much as it was inside shorter than the last but one. Where a device runs
-the calls, its times are taken; asynchronous calls without such times are left out, since a host computes meanwhile.
+that comes last is inside for the shortest time. A rank *waits* in a collective for as long as it waited there longer
+than the last one was inside, and the last one is *late* by the shortest of these times. Where a device runs the calls,
+its times are taken. In an asynchronous call a host computes before it waits (:mod:`simcoll.core.waits`); calls of which
+nobody saw the wait are left out.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcoll.core.record import State
-from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE
+from simcoll.core.waits import waited_ns
 from simcoll.live.records import Floats, Integers, Records
 from simcoll.pricing.rank_program import came_ns
 
@@ -35,11 +35,9 @@ class Shares:
 def shares_of(records: Records, sizes: Integers) -> Shares:
     """The shares of time; ``sizes`` are the numbers of members of the job's groups."""
     slots = records.slots
-    on_device = (slots["flags"] & ON_DEVICE) != 0
-    timed = (slots["p2p_sequence"] == 0) & (slots["state"] == State.COMPLETED)
-    timed &= on_device | ((slots["flags"] & ASYNCHRONOUS) == 0)
-    rows = np.flatnonzero(timed)
     begun = came_ns(slots).astype(np.int64)
+    waits = waited_ns(slots, begun, records.rank)
+    rows = np.flatnonzero((slots["p2p_sequence"] == 0) & (waits >= 0))
     inside = (slots["finished_ns"].astype(np.int64) - begun)[rows] / 1e9
     order = np.lexsort((inside, slots["sequence"][rows], records.group[rows]))
     rows, inside = rows[order], inside[order]
@@ -50,11 +48,16 @@ def shares_of(records: Records, sizes: Integers) -> Shares:
     counts = np.diff(np.append(starts, len(rows)))
     # Only collectives of which every member's time is at hand tell who came last.
     known = (counts == sizes[group[starts]]) & (counts > 1) if len(starts) else np.zeros(0, np.bool_)
-    waited = np.where(np.repeat(known, counts), inside - np.repeat(inside[starts], counts), 0.0)
+    waited = np.maximum(waits[rows] / 1e9 - np.repeat(inside[starts], counts), 0.0)
+    waited[starts] = 0.0
+    waited[~np.repeat(known, counts)] = 0.0
     total = len(records.ranks)
     waiting = np.bincount(records.rank[rows], waited, total)
     last = starts[known]
-    late = np.bincount(records.rank[rows[last]], inside[last + 1] - inside[last], total)
+    others = np.where(first, np.inf, waited)
+    late = np.bincount(
+        records.rank[rows[last]], np.minimum.reduceat(others, starts)[known] if len(starts) else [], total
+    )
     span = _spans(records)
     told = np.bincount(records.rank[rows], np.repeat(known, counts), total) > 0
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -92,6 +92,7 @@ class JobWatch:
         self._marks: StepMarks | None = None
         self._seen_ns = 0
         self._changed_ns = 0
+        self._clock_ns = 0
         self._calls = 0
         self._processes = Processes()
         self._last = Ruling()
@@ -106,6 +107,7 @@ class JobWatch:
     def look(self) -> JobNow | None:
         """The job as it is now; None where no rank has left a record yet."""
         now = time.time_ns()
+        self._follow_clock(now - time.monotonic_ns())
         changed = self._read()
         if not self._chosen:
             return None
@@ -157,6 +159,16 @@ class JobWatch:
             over=motion is Motion.ENDED and launch.over,
         )
         return replace(job, why=why_of(job))
+
+    def _follow_clock(self, ahead_ns: int) -> None:
+        """Put what was seen by the wall clock where it is now, so many nanoseconds ahead of the monotonic one: it may
+        have been set meanwhile.
+        """
+        if self._seen_ns:
+            set_by = ahead_ns - self._clock_ns
+            self._seen_ns += set_by
+            self._changed_ns += set_by
+        self._clock_ns = ahead_ns
 
     def last_look(self) -> JobNow | None:
         """A look by which the verifier has judged all that there is, however long that takes."""

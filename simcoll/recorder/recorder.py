@@ -264,7 +264,11 @@ class Entry:
 
     def awaited(self) -> None:
         """Note that a thread begins to wait for the call's end."""
-        self.log.box.mark(self.ticket, AWAITED)
+        self.log.box.waits(self.ticket, AWAITED)
+
+    def held_up(self) -> None:
+        """Note that the rank begins to wait for the call's future, as far as is known."""
+        self.log.box.waits(self.ticket, 0)
 
     def handed_on(self) -> None:
         """Note that the call's future was taken."""

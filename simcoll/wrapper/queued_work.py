@@ -38,6 +38,7 @@ from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.wrapper.async_checks import Flight
+from simcoll.wrapper.backward_end import note_at_end_of_backward
 from simcoll.wrapper.work import NO_TIMEOUT, RecordedWork
 
 _Work = Callable[[], object]
@@ -233,6 +234,8 @@ class QueuedWork(RecordedWork):
                 return self._future
             self._entry.handed_on()
             self._end_flight()
+            if self._entry.timed is None:
+                note_at_end_of_backward(self._entry)
             # A future gives tensors on a GPU only to callers that have named it.
             trigger: Future[Any] = Future() if self._device is None else Future(devices=[self._device])
             self._future = trigger.then(self._outcome)

@@ -24,6 +24,7 @@ from simcoll.recorder.recorder import DeviceTimed, Entry
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.values.tensors import CallValues
 from simcoll.wrapper.async_checks import Flight, flights
+from simcoll.wrapper.backward_end import note_at_end_of_backward
 
 NO_TIMEOUT = timedelta(0)
 """The timeout of a wait that names none: the backend's own holds."""
@@ -60,6 +61,10 @@ class Noted(Protocol):
 
     def handed_on(self) -> None:
         """Its future was taken."""
+        ...
+
+    def held_up(self) -> None:
+        """Note that the rank begins to wait for its future."""
         ...
 
     def finished(self, state: State = State.COMPLETED) -> None:
@@ -209,6 +214,8 @@ class RecordedWork(Work):
         """The backend's future, whose completion is noted too."""
         self._entry.handed_on()
         self._end_flight()
+        if self._entry.timed is None:
+            note_at_end_of_backward(self._entry)
         future = self._inner.get_future()
         if self._entry.values is not None:
             # A waiter for the future gets the result when it has been looked at.

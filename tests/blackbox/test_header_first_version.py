@@ -93,12 +93,12 @@ def test_a_live_look_reads_both_versions(box: BlackBoxWriter) -> None:
     assert last.ended == 5
 
 
-@pytest.mark.parametrize("version", [0, 3, 2**32 - 1])
+@pytest.mark.parametrize("version", [0, 4, 2**32 - 1])
 def test_other_versions_are_refused(box: BlackBoxWriter, version: int) -> None:
     data = bytearray(box.path.read_bytes())
     data[8:12] = version.to_bytes(4, "little")
     box.path.write_bytes(data)
-    with pytest.raises(UnreadableError, match=f"format {version}, expected 1 to 2"):
+    with pytest.raises(UnreadableError, match=f"format {version}, expected 1 to 3"):
         read_black_box(box.path)
 
 

@@ -32,7 +32,7 @@ def new(kind: str) -> tuple[Ring, mmap.mmap]:
 def act(ring: Ring, draw: random.Random) -> None:
     """One random thing that a rank does."""
     ticket = draw.randrange(-1, max(ring.next, 1))
-    action = draw.randrange(8)
+    action = draw.randrange(9)
     if action < 3:
         group, signature, source = draw.randrange(5), draw.choice([0, 7, layout.ABSENT]), draw.randrange(1 << 20)
         sequence, message = draw.choice([1, 1 << 31, 1 << 32, (1 << 32) + 5]), draw.choice([0, 0, 9, (1 << 33) + 1])
@@ -47,6 +47,8 @@ def act(ring: Ring, draw: random.Random) -> None:
         ring.ran_on_device(ticket, began, *draw.choice([(), (0,), (began + 5,)]))
     elif action == 6:
         ring.ended_on_device(ticket)
+    elif action == 7:
+        ring.waits(ticket, draw.choice([0, layout.AWAITED]))
     else:
         ring.resign(ticket, draw.randrange(1 << 32))
 
@@ -57,6 +59,7 @@ def told(memory: mmap.mmap) -> tuple[bytes, bytes]:
     slots = np.frombuffer(memory[START:], SLOT_DTYPE).copy()
     for name in TIMES:
         slots[name][(slots[name] > 0) & (slots[name] < LATER)] = 1
+    slots["wait_us"] = slots["wait_us"] > 0
     return rows, slots.tobytes()
 
 
@@ -78,6 +81,7 @@ def test_what_is_done_at_random_leaves_the_same_bytes(seed: int) -> None:
         assert ring.write(0, 1, 0, 0, 0, State.STARTED, 0) == -1
         ring.advance(ring.next - 1, State.FAILED)
         ring.mark(ring.next - 1, 255)
+        ring.waits(ring.next - 1, 255)
         ring.resign(ring.next - 1, 1)
         ring.ran_on_device(ring.next - 1, 1)
         ring.ended_on_device(ring.next - 1)
@@ -91,6 +95,23 @@ def test_times_are_those_of_the_wall_clock(kind: str) -> None:
     ring.advance(ring.write(0, 1, 0, 0, 0, State.STARTED, 0))
     slot = np.frombuffer(memory[START:], SLOT_DTYPE)[0]
     assert before <= slot["scheduled_ns"] == slot["started_ns"] <= slot["finished_ns"] <= time.time_ns()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_wait_for_an_asynchronous_call_is_timed(kind: str) -> None:
+    ring, memory = new(kind)
+    synchronous = ring.write(0, 1, 0, 0, 0, State.STARTED, 0)
+    ticket = ring.write(0, 2, 0, 0, 0, State.STARTED, layout.ASYNCHRONOUS)
+    for one in (synchronous, ticket):
+        ring.waits(one, layout.AWAITED)
+    slots = np.frombuffer(memory[START:], SLOT_DTYPE)
+    first = int(slots[1]["wait_us"])
+    assert slots["flags"][:2].tolist() == [layout.AWAITED, layout.AWAITED | layout.ASYNCHRONOUS]
+    while time.time_ns() < int(slots[1]["scheduled_ns"]) + (first + 2) * 1000:
+        pass
+    ring.waits(ticket, 0)
+    assert (int(slots[0]["wait_us"]), int(slots[1]["wait_us"])) == (0, first)
+    assert first >= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,6 +26,14 @@ def test_steps_are_the_calls_that_repeat():
     assert np.isnan(found[2:]).all()
 
 
+def test_a_burst_of_alike_calls_is_one_step():
+    begins = [100 * step + number for step in range(8) for number in range(3)]
+    flags = ASYNCHRONOUS | AWAITED
+    records = records_of([(0, at + 1, begin, begin + 50, flags) for at, begin in enumerate(begins)])
+    records.slots["wait_us"] = [1000 * (40 - begin % 100) for begin in begins]
+    assert step_seconds(records) == pytest.approx([0.1])
+
+
 def test_a_rank_is_where_it_waits_or_else_at_its_last_call():
     records = records_of(
         [(0, 1, 10, None, ASYNCHRONOUS | AWAITED), (0, 2, 20, None, ASYNCHRONOUS)],

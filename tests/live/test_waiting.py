@@ -35,6 +35,24 @@ def test_a_host_that_computes_meanwhile_does_not_wait(flags, told):
     assert np.isnan(shares.late).tolist() == [not told] * 2
 
 
+@pytest.mark.parametrize(
+    ("waits", "late"),
+    [((30, 60, 30), [0, 60 / 99, 0]), ((90, 99, 95), [0, 0, 0])],
+    ids=["others wait from 30 ms on", "others compute until 90 ms"],
+)
+def test_of_asynchronous_calls_only_the_time_counts_in_which_the_others_waited(waits, late):
+    """Rank 1 launches its calls at 90 ms, the others at 1 and 2 ms; all end at 100 ms."""
+    launches = [(1, 2), (90, 90), (1, 2)]
+    ranks = [[(0, 1, first, 100, ASYNCHRONOUS), (0, 2, second, 100, ASYNCHRONOUS)] for first, second in launches]
+    records = records_of(*ranks)
+    records.slots["wait_us"] = [
+        max(wait - begin, 1) * 1000 for wait, own in zip(waits, launches, strict=True) for begin in own
+    ]
+    shares = shares_of(records, np.array([3]))
+    assert (shares.late > 0).tolist() == [share > 0 for share in late]
+    assert (shares.waiting > 0).tolist() == [any(late), False, any(late)]
+
+
 def test_a_collective_of_which_a_member_is_missing_tells_nothing():
     records = records_of(steps([10, 110], [100, 200]), steps([90, 190], [100, 200]))
     shares = shares_of(records, np.array([3]))

@@ -1,5 +1,7 @@
 """Real jobs while they run: a slow rank, one that hangs, one that is killed, and jobs that left their files."""
 
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, write_remote
 from simcoll.core.record import UNKNOWN_SOURCE
 from simcoll.core.trace import Stall
 from simcoll.live.document import job_document, job_schema
+from simcoll.live.metrics import JobMetrics
 from simcoll.live.now import Doing, Motion
 from simcoll.live.state_text import doing_text
 from simcoll.live.watch import JobWatch
@@ -45,7 +48,7 @@ def job(tmp_path):
     def start(kind, *options):
         (tmp_path / "program.py").write_text(PROGRAM if kind in ("slow", "hang", "kill") else kind)
         folder = tmp_path / "out"
-        command = [sys.executable, "-m", "simcoll", "run", *options, "--out", str(folder), "--nproc-per-node", "3"]
+        command = [sys.executable, "-m", "simcoll", "run", "--out", str(folder), "--nproc-per-node", "3", *options]
         started.append(
             subprocess.Popen(
                 [*command, str(tmp_path / "program.py"), kind[:4]],
@@ -109,6 +112,65 @@ if dist.get_rank() == 1:
     time.sleep(600)
 model(torch.ones(2, 4)).sum().backward()
 """
+
+
+SLOW_DDP = """
+import time, torch, torch.distributed as dist
+KIND = "{kind}"
+
+class Passed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+    @staticmethod
+    def backward(ctx, gradient):
+        if KIND == "backward" and dist.get_rank() == 3:
+            time.sleep(0.1)
+        return gradient
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(64, 64) for _ in range(4)])
+    def forward(self, value):
+        if KIND == "forward" and dist.get_rank() == 3:
+            time.sleep(0.3)
+        for layer in self.layers:
+            value = Passed.apply(layer(value))
+        return value
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(Model(), bucket_cap_mb=0.02)
+for step in range(60):
+    time.sleep(0.02)
+    model(torch.ones(4, 64)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("kind", ["forward", "backward", "even"])
+def test_a_slow_rank_in_ddp_is_named_by_all_that_speak_of_the_job(job, kind):
+    """Its calls are asynchronous, and the others wait for it in C++; the report says it when the job has ended."""
+    watch = job(SLOW_DDP.replace("{kind}", kind), "--mode", "record", "--nproc-per-node", "8")
+    seen = until(watch, lambda job: len(job.ranks) == 8 and job.ranks[0].calls > 60)
+    late = [one.rank for one in seen.ranks if (one.late or 0) > 0.2]
+    metrics = JobMetrics()
+    metrics.take(seen, watch.tails)
+    shown = re.search(r'^simcoll_rank_late_ratio\{rank="3"\} (\S+)$', metrics.text(), re.MULTILINE)
+    ended = until(watch, lambda job: job.over and (watch.folder / "report.json").exists())
+    report = json.loads((watch.folder / "report.json").read_text())
+    culprits = [one["culprits"] for one in report["findings"] if one["code"] == "SC801"]
+    assert errors_of(ended.findings) == []
+    if kind == "even":
+        assert (late, culprits) == ([], [])
+        assert "wait for rank" not in seen.why
+        return
+    assert (late, culprits) == ([3], [[3]])
+    assert "the others wait for rank 3" in seen.why
+    assert seen.ranks[0].waiting > 0.2
+    assert seen.step_seconds > 0.1
+    assert shown is not None
+    assert float(shown[1]) > 0.2
 
 
 def test_a_wait_that_only_torch_sees_is_one(job):
@@ -245,3 +307,16 @@ def test_records_that_cannot_be_judged_leave_all_else(tmp_path, monkeypatch):
     seen = JobWatch(tmp_path / "job").look()
     assert (seen.motion, len(seen.ranks), seen.findings) == (Motion.ENDED, 4, ())
     assert seen.why.endswith("; these records could not be judged: KeyError: 4")
+
+
+@pytest.mark.parametrize("set_by", [3600, -3600])
+def test_a_clock_that_is_set_makes_no_job_stand(tmp_path, monkeypatch, set_by):
+    write_job_that_waits(tmp_path / "job")
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
+    watch = JobWatch(tmp_path / "job", 1800.0)
+    before = watch.look().still_seconds
+    wall_clock = time.time_ns
+    monkeypatch.setattr("simcoll.live.watch.time.time_ns", lambda: wall_clock() + set_by * 10**9)
+    after = watch.look()
+    assert after.motion is Motion.MOVING
+    assert before <= after.still_seconds < before + 600

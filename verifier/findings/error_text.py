@@ -200,22 +200,24 @@ def missing_text(
     c10d's own line, with which it begins, says "Rank 1" with ``first_only`` (monitored_barrier's default) and
     "Ranks 1, 2" without, or more than 16 as ranges; none is listed where the missing ranks are not known.
     """
+    closed = waited_ms is not None and 2 * waited_ms < timeout_ms
+    # What ended the wait early is no timeout: the time is then that of the wait.
+    after_ms = waited_ms if closed else timeout_ms
     missing = [group.ranks[rank] for rank in sorted(missing_group_ranks) if 0 <= rank < len(group.ranks)]
     mine = group.ranks[my_group_rank]
     if not missing:
-        head = f"[Rank {mine}]: Some ranks failed to pass monitoredBarrier in {timeout_ms} ms"
+        head = f"[Rank {mine}]: Some ranks failed to pass monitoredBarrier in {after_ms} ms"
     elif my_group_rank == 0 and timeout_ms == 0:
         head = f"[Rank {mine}]: Rank {mine} timed out in monitoredBarrier after 0 ms"
     elif my_group_rank == 0:
         listed = f"Rank {missing[0]}" if first_only else f"Ranks {_listed(missing)}"
-        head = f"[Rank {mine}]: {listed} failed to pass monitoredBarrier in {timeout_ms} ms"
+        head = f"[Rank {mine}]: {listed} failed to pass monitoredBarrier in {after_ms} ms"
     else:
         head = (
             f"Rank {mine} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
             f"rank 0. Please check rank 0 logs for faulty rank"
         )
         head += "" if group.ranks[0] == 0 else f" (rank 0 of this group is global rank {group.ranks[0]})"
-    closed = waited_ms is not None and 2 * waited_ms < timeout_ms
     how = "Connection closed by peer" if closed else f"Timed out waiting {timeout_ms}ms"
     reason = "and the connection has closed" if closed else f"within the timeout of {timeout_ms} ms"
     return "\n".join([f"{head}; {how}.", *_missing_lines(group, missing, reason, record, last or {})])

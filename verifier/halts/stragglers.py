@@ -1,30 +1,34 @@
 """SC801: a rank for which the others repeatedly wait, and the time that costs.
 
-A rank's own clock alone measures its time inside a synchronous collective: the rank that comes last is inside for the
-shortest time. So differing clocks of hosts do not matter. A dump states when a call was queued and when its end was
-seen: that is no time in which a rank was inside.
+A rank's own clock alone measures its time inside a collective: the rank that comes last is inside for the shortest
+time. So differing clocks of hosts do not matter. A dump states when a call was queued and when its end was seen: that
+is no time in which a rank was inside. In an asynchronous collective of a host only the time counts in which the other
+ranks waited (:mod:`simcoll.core.waits`): before, they computed.
 
 Where a device runs the calls while the host goes on, only the device's own times measure its time inside. Asynchronous
-calls are left out there too: a device may compute while it waits in them.
+calls are left out there: a device may compute while it waits in them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import State
 from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE
+from simcoll.core.waits import begins_burst, waited_ns
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import STRAGGLER
 from simcoll.verifier.halts.inferred import is_dump
 
-_Inside: TypeAlias = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]
-"""Positions of one rank's collectives, and the seconds that it was inside each of them."""
+_Inside: TypeAlias = tuple[npt.NDArray[np.uint32], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
+"""Positions of one rank's collectives, the seconds that it was inside each of them, those that it waited there, and
+whether the call begins a burst.
+"""
 
 _ENOUGH_COLLECTIVES = 30
 _USUALLY = 0.9
@@ -53,18 +57,26 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
     known = _completed(columns, on_device=devices[0])
     if _most_lost(known) < _SECONDS_LOST:
         return None
-    times = _durations(known)
-    if len(times) < _ENOUGH_COLLECTIVES:
+    inside = _by_position(known, 1)
+    if len(inside) < _ENOUGH_COLLECTIVES:
         return None
-    slow, waited = _slowest(times)
+    if _all_blocked(known):
+        slow, waited = _slowest(inside, inside)
+    else:
+        slow, waited = _slowest(inside, _by_position(known, 2))
+        # Who comes late to a burst of calls for which ranks wait together is late to the first of them alone.
+        begins = _by_position(known, 3)[:, slow]
+        begins[0] = True
+        waited = np.add.reduceat(waited, np.flatnonzero(begins))
     late = waited[waited >= _NOTICEABLE]
     # A few long waits are something else: rank 0 evaluates, a node has hiccups.
     lost, span = float(np.sort(late)[: -1 - len(late) // 20].sum()), _span(columns.parts[0], on_device=devices[0])
-    if len(late) < _USUALLY * len(times) or lost < max(_SECONDS_LOST, _SHARE_LOST * span):
+    if len(late) < _USUALLY * len(waited) or lost < max(_SECONDS_LOST, _SHARE_LOST * span):
         return None
     rank = columns.group.ranks[columns.parts[slow].group_rank]
+    what = "collectives" if len(waited) == len(inside) else "bursts of collectives"
     message = (
-        f"rank {rank} came last to at least {100 * _USUALLY:.0f} % of {len(times)} collectives: the others waited "
+        f"rank {rank} came last to at least {100 * _USUALLY:.0f} % of {len(waited)} {what}: the others waited "
         f"for it for {late.sum():.0f} s of {span:.0f} s"
     )
     finding = STRAGGLER.finding(
@@ -78,35 +90,46 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
 
 def _most_lost(known: Sequence[_Inside]) -> float:
     """An upper bound of the seconds lost by one rank: a median is at most twice the mean of non-negative values."""
-    total = sum(float(np.maximum(seconds, 0).sum()) for _, seconds in known)
+    total = sum(float(np.maximum(waited, 0).sum()) for _, _, waited, _ in known)
     return 2 * total / (len(known) - 1)
 
 
-def _durations(known: Sequence[_Inside]) -> npt.NDArray[np.float64]:
-    """Seconds that each rank (a column) was inside each synchronous collective (a row) that all of them completed."""
+def _all_blocked(known: Sequence[_Inside]) -> bool:
+    """True if no call was asynchronous: then ranks waited for as long as they were inside."""
+    return all(inside is waited for _, inside, waited, _ in known)
+
+
+def _by_position(known: Sequence[_Inside], which: int) -> npt.NDArray[Any]:
+    """What is known of each rank (a column) in each collective (a row) that all of them completed."""
     common = known[0][0]
-    same = [sequences is common or np.array_equal(sequences, common) for sequences, _ in known]
-    for alike, (sequences, _) in zip(same, known, strict=True):
+    same = [one[0] is common or np.array_equal(one[0], common) for one in known]
+    for alike, (sequences, *_) in zip(same, known, strict=True):
         common = common if alike else np.intersect1d(common, sequences)
     if all(same) and bool((np.diff(common) > 0).all()):
-        return np.stack([seconds for _, seconds in known], axis=1)
-    return np.stack([seconds[np.searchsorted(sequences, common)] for sequences, seconds in known], axis=1)
+        return np.stack([one[which] for one in known], axis=1)
+    return np.stack([one[which][np.searchsorted(one[0], common)] for one in known], axis=1)
 
 
 def _completed(columns: GroupColumns, *, on_device: bool) -> list[_Inside]:
-    """The synchronous collectives that each rank completed, and for how long it was inside."""
+    """The collectives that each rank completed, of a device only synchronous ones, and for how long it was inside."""
     known: dict[int, _Inside] = {}
     for one, alike in columns.classes():
         slots, rows, sequences = one.trace.slots, one.rows, one.sequences
-        inside = (slots["state"][rows] == State.COMPLETED) & ((slots["flags"][rows] & ASYNCHRONOUS) == 0)
+        inside = slots["state"][rows] == State.COMPLETED
+        free = (slots["flags"][rows] & ASYNCHRONOUS) != 0
         if on_device:
-            inside &= (slots["flags"][rows] & ON_DEVICE) != 0
+            inside &= ~free & ((slots["flags"][rows] & ON_DEVICE) != 0)
         if not inside.all():
-            rows, sequences = rows[inside], sequences[inside]
+            rows, sequences, free = rows[inside], sequences[inside], free[inside]
         for place in alike:
             slots = columns.parts[place].trace.slots
             came = slots["started_ns" if on_device else "scheduled_ns"][rows]
-            known[place] = sequences, (slots["finished_ns"][rows].astype(np.float64) - came) / 1e9
+            seconds = (slots["finished_ns"][rows].astype(np.float64) - came) / 1e9
+            if free.any():
+                waited = waited_ns(slots[rows], came.astype(np.int64)) / 1e9
+                known[place] = sequences, seconds, waited, begins_burst(slots[rows])
+            else:
+                known[place] = sequences, seconds, seconds, free
     return [known[place] for place in range(len(columns.parts))]
 
 
@@ -119,8 +142,8 @@ def _span(part: Part, *, on_device: bool) -> float:
     return float(int(slots["finished_ns"][rows].max()) - int(came.min())) / 1e9
 
 
-def _slowest(times: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[np.float64]]:
+def _slowest(inside: npt.NDArray[np.float64], waited: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[np.float64]]:
     """The column that most often came last, and the time for which the typical other rank then waited in each row."""
-    slow = int(np.bincount(times.argmin(axis=1), minlength=times.shape[1]).argmax())
-    others = np.median(np.delete(times, slow, axis=1), axis=1)
-    return slow, np.maximum(others - times[:, slow], 0)
+    slow = int(np.bincount(inside.argmin(axis=1), minlength=inside.shape[1]).argmax())
+    others = np.median(np.delete(waited, slow, axis=1), axis=1)
+    return slow, np.maximum(others - inside[:, slow], 0)

@@ -84,6 +84,8 @@ def test_ranks_in_a_subgroup_are_global() -> None:
 def test_a_wait_that_a_closed_connection_ended_is_not_said_to_have_timed_out() -> None:
     record = Record("0", 7, REDUCE, LINE)
     closed = missing_text(GROUP, 0, [1], 1_800_000, record, waited_ms=30)
+    assert "failed to pass monitoredBarrier in 30 ms; Connection closed by peer" in closed
+    assert "1800000" not in closed
     assert "rank 1 has not come to all_reduce (collective 7) and the connection has closed" in closed
     assert closed.splitlines()[0].endswith("Connection closed by peer.")
     assert "Timed out" not in closed

@@ -73,6 +73,14 @@ def test_few_calls_and_asynchronous_ones_say_nothing() -> None:
     assert judge(job(60, lambda rank, call: 0.2 * (rank == 2), asynchronous=True)).findings == ()  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("wait", "named"), [(0.01, True), (0.15, False)], ids=["they waited", "they computed"])
+def test_of_asynchronous_calls_only_the_time_counts_in_which_the_others_waited(wait: float, named: bool) -> None:
+    traces = job(60, lambda rank, call: 0.2 * (rank == 2), asynchronous=True)
+    for rank, trace in enumerate(traces):
+        trace.slots["wait_us"] = 1 if rank == 2 else int(wait * 1e6)  # type: ignore[attr-defined]
+    assert [finding.culprits for finding in judge(traces).findings] == [(2,)] * named  # type: ignore[arg-type]
+
+
 def on_device(calls: int, late: Callable[[int, int], float], *, asynchronous: bool = False, unknown: int = 0) -> list:
     """The same, on devices: the hosts queue all calls at once, and are nowhere near when a device comes to one.
 
