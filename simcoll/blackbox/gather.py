@@ -187,7 +187,13 @@ def _records_in(folder: Path) -> tuple[list[Path], int]:
 
 def dumps_beside(folder: Path) -> list[Path]:
     """The Flight Recorder dumps in a folder of black boxes: files whose names contain a rank."""
-    named = [path for path in _visible(folder) if _NAMES_RANK.search(path.name) and not path.name.endswith(_OWN)]
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    # Most are black boxes, of thousands of ranks: names are sorted out before they are made paths.
+    others = (name for name in names if not name.endswith(_OWN) and not name.startswith("."))
+    named = [folder / name for name in others if _NAMES_RANK.search(name)]
     return [path for path in named if os.path.isfile(path) and not _is_own(path) and is_record_file(path)]
 
 

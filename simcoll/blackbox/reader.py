@@ -31,6 +31,8 @@ _GROUP_DTYPE = np.dtype([(name, layout.NUMPY_CODES[code]) for name, code in layo
 _PIECE = 64 << 10
 """Bytes of the table of entries that are read at a time; a piece of nothing but zeros is its end."""
 _ALL = 0xFFFFFFFF
+_STATES_ALL = frozenset[str]()
+"""What a black box leaves unknown of a call: nothing. It is asked for often, of thousands of ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +75,7 @@ class BlackBox:
     @property
     def unknown(self) -> frozenset[str]:
         """The fields of a call that it never states: none."""
-        return frozenset()
+        return _STATES_ALL
 
     @property
     def seen_ns(self) -> int:

@@ -76,12 +76,14 @@ class Course:
 
     def ring(self, ring: Slots, capacity: int) -> RingRecords | None:
         """The records of a ring that has the same calls in the same states; None for any other."""
+        if capacity != self.capacity or len(ring) != len(self.fixed):
+            return None
         words = _words(ring)
+        # Arrays of one shape: that numpy makes sure of it costs as much as to compare them.
         same = (
-            capacity == self.capacity
-            and np.array_equal(words[:, : _TIMES.start], self.fixed)
-            and bool(closed(ring).all())
-            and np.array_equal(words[:, _TIMES.stop - 1] != 0, self.ended)
+            (words[:, : _TIMES.start] == self.fixed).all()
+            and closed(ring).all()
+            and ((words[:, _TIMES.stop - 1] != 0) == self.ended).all()
         )
         if not same:
             return None
@@ -135,7 +137,8 @@ def _written(fd: int, header: Header) -> Slots:
         found = os.preadv(fd, [part.view(np.uint8).data], header.ring_offset + count * size) // size
         parts.append(part[:found])
         count += found
-        if found < len(part) or (not part["index"].any() and not _goes_on(fd, header, count)):
+        blank = not (found and part["index"][found - 1]) and not part["index"].any()
+        if found < len(part) or (blank and not _goes_on(fd, header, count)):
             break
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, SLOT_DTYPE), *parts])
 

@@ -160,7 +160,7 @@ _PATIENCE = 64 << 20
 """So many bytes of entries may turn out to be damaged, besides the table's own, before its rest is given up."""
 _LEAST = 1 << 10
 """Bytes for which each damaged entry counts at least."""
-_MAKING = re.compile(rb'\{"kind":"(creating|created)","time_ns":(\d{1,19}),"data":(?=\{)')
+_ALIKE = re.compile(rb'\{"kind":"(creating|created|exit)","time_ns":(\d{1,19}),"data":(?=\{)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +331,8 @@ def _first(values: dict[int, _Value], index: int, value: _Value) -> _Value:
 
 
 def _made_alike(known: KnownEntries, payload: bytes) -> Event | None:
-    """The making of a group, which every rank of a large job records hundreds of times, alike but for the time."""
-    found = _MAKING.match(payload)
+    """The making of a group or the end of a rank, which those of a large job record alike but for the time."""
+    found = _ALIKE.match(payload)
     if found is None or not payload.endswith(b"}}"):
         return None
     data = known.makings.get(payload[found.end() : -1])

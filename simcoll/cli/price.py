@@ -15,6 +15,7 @@ from simcoll.cli.files import write_timeline
 from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
 from simcoll.cli.records import check_reachable, judged, no_records, warn_of_damage
+from simcoll.core.process import rare_collections
 from simcoll.core.trace import Trace
 from simcoll.errors import BAD_INPUT, OK, PricingError
 from simcoll.plan.rates import reached
@@ -126,6 +127,7 @@ class PricingRequest:
         return per_step(step_seconds(self.flops, self.gpu_peak, self.mfu or _DEFAULT_MFU))
 
 
+@rare_collections()
 def price_records(request: PricingRequest, paths: Sequence[Path], output: Output) -> int:
     """Price the job that left these records; the exit code of the contract."""
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from simcoll.cli.arguments import add_output_arguments, request_of, stated_seconds
 from simcoll.cli.output import Output
 from simcoll.core.io import stated_path
+from simcoll.core.process import rare_collections
 from simcoll.errors import BAD_INPUT, FINDINGS, OK, STANDING, UsageError
 from simcoll.live.document import job_document
 from simcoll.live.folder import job_folder
@@ -52,6 +53,7 @@ class StatusRequest:
     plain: bool
 
 
+@rare_collections()
 def status(request: StatusRequest) -> int:
     """Say in one line, or as a document, whether a job moves and why not; the exit code says the same."""
     output = Output(json=request.json, plain=request.plain)

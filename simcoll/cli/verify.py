@@ -28,6 +28,7 @@ from simcoll.cli.progress import progress_bar
 from simcoll.cli.records import check_reachable, failed_at_once, judged, no_records, warn_of_damage
 from simcoll.core.executors import opened
 from simcoll.core.io import stated_path
+from simcoll.core.process import rare_collections
 from simcoll.core.ranges import parse_ranks
 from simcoll.core.trace import Trace
 from simcoll.errors import BAD_INPUT, ExecutorError, SimcollError, UsageError
@@ -121,6 +122,7 @@ class VerifyRequest:
         return View(Selection(tuple(self.groups), ranks), last, self.timeline)
 
 
+@rare_collections()
 def verify(request: VerifyRequest) -> int:
     """Judge records (black boxes, Flight Recorder dumps), and show the report; the exit code of the contract.
 

@@ -1,5 +1,6 @@
 """Children are reaped in time, and a process that adopts orphans ends them all but those that it spares."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import time
 
 import pytest
 
-from simcoll.core.process import STOPPED, children, kill, reap, stat_of
+from simcoll.core.process import STOPPED, children, kill, rare_collections, reap, stat_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
 
@@ -76,3 +77,29 @@ kill(spared.pid)
 """
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     assert done.stdout == "True None\n"
+
+
+def test_python_looks_for_garbage_rarely_while_records_are_read_and_as_before_afterwards() -> None:
+    before, looks = gc.get_threshold(), list[str]()
+
+    def looked(phase: str, _: object) -> None:
+        looks.extend([phase] * (phase == "start"))
+
+    gc.callbacks.append(looked)
+    try:
+        with rare_collections():
+            kept = [list[int]() for _ in range(100_000)]
+    finally:
+        gc.callbacks.remove(looked)
+    assert len(looks) <= 1 < len(kept)
+    assert gc.get_threshold() == before
+
+
+def test_a_collector_that_is_turned_off_by_its_threshold_stays_so() -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        with rare_collections():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)

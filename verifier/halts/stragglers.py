@@ -42,17 +42,21 @@ def stragglers(groups: Sequence[GroupColumns]) -> list[Finding]:
 
     A rank that is slow for a while, or for a purpose (rank 0 evaluates), is nobody's fault and is not named.
     """
-    found = [one for columns in groups if (one := _of_group(columns)) is not None]
+    most: dict[int, float] = {}
+    found = [one for columns in groups if (one := _of_group(columns, most)) is not None]
     return [finding for _, finding in sorted(found, key=lambda item: -item[0])[:1]]
 
 
-def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
+def _of_group(columns: GroupColumns, most: dict[int, float]) -> tuple[float, Finding] | None:
+    """The seconds that one rank costs a group, and the warning; ``most`` is what :func:`_at_most` knows of ranks."""
     if len(columns.parts) != len(columns.group.ranks) or len(columns.parts) < 2:
         return None
     if any(is_dump(part.trace) for part in columns.parts):
         return None
     devices = [bool((one.trace.slots["flags"][one.rows] & ON_DEVICE).any()) for one, _ in columns.classes()]
     if any(devices) and not all(devices):
+        return None
+    if not devices[0] and _at_most(columns, most) < _SECONDS_LOST:
         return None
     known = _completed(columns, on_device=devices[0])
     if _most_lost(known) < _SECONDS_LOST:
@@ -97,6 +101,16 @@ def _most_lost(known: Sequence[_Inside]) -> float:
 def _all_blocked(known: Sequence[_Inside]) -> bool:
     """True if no call was asynchronous: then ranks waited for as long as they were inside."""
     return all(inside is waited for _, inside, waited, _ in known)
+
+
+def _at_most(columns: GroupColumns, most: dict[int, float]) -> float:
+    """The same bound from the time that each rank was inside all calls of all groups, which is worked out once."""
+    for part in columns.parts:
+        if part.trace.rank not in most:
+            slots = part.trace.slots
+            inside = slots["finished_ns"].astype(np.int64) - slots["scheduled_ns"].astype(np.int64)
+            most[part.trace.rank] = float(np.maximum(inside, 0).sum()) / 1e9
+    return 2 * sum(most[part.trace.rank] for part in columns.parts) / (len(columns.parts) - 1)
 
 
 def _by_position(known: Sequence[_Inside], which: int) -> npt.NDArray[Any]:

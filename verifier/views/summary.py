@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source, State
-from simcoll.core.trace import AWAITED, ON_DEVICE, Life, Slots, Stall, Trace, once_alike, record_at
+from simcoll.core.trace import AWAITED, ON_DEVICE, Life, Slots, Stall, Trace, course_key, once_alike, record_at
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.columns import GroupColumns, Part
@@ -28,6 +28,7 @@ from simcoll.verifier.halts.failures import Failure
 from simcoll.verifier.halts.job import device_row
 from simcoll.verifier.views.steps import steps_ended
 
+_NEVER = (1 << 64) - 1
 _OPEN = (State.SCHEDULED, State.STARTED)
 _INSIDE = (*_OPEN, State.FAILED, State.REJECTED)
 
@@ -61,41 +62,73 @@ def _span(traces: Sequence[Trace]) -> tuple[int, int]:
     begins, ends = [], []
     for trace in traces:
         made, ended = trace.slots["scheduled_ns"], trace.slots["finished_ns"]
-        known = made[made > 0]
-        begins += [int(known.min())] if len(known) else []
-        ends += [max(int(made.max()), int(ended.max()))] if len(made) else []
+        if not len(made):
+            continue
+        begin = int(made.min()) or int(made[made > 0].min(initial=_NEVER))
+        begins += [begin] if begin < _NEVER else []
+        ends.append(max(int(made.max()), int(ended.max())))
     return min(begins, default=0), max(ends, default=0)
+
+
+@dataclass(slots=True)
+class _Crowd:
+    """Ranks at one place: that of the first of them, the ranks, when each came there, and their groups."""
+
+    first: Place
+    ranks: list[int] = field(default_factory=list)
+    since: list[int] = field(default_factory=list)
+    groups: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
+
+    def place(self) -> Place:
+        """The place of all of them."""
+        since = min((time for time in self.since if time), default=0)
+        return replace(self.first, ranks=tuple(sorted(self.ranks)), since_ns=since, groups=len(self.groups))
 
 
 def _places(
     traces: Sequence[Trace], states: Sequence[RankState], failures: Mapping[int, Failure], stall: Stall | None
 ) -> tuple[Place, ...]:
-    """The places of the ranks, those at the same place together: the largest crowd first, then by rank."""
+    """The places of the ranks, those at the same place together: the largest crowd first, then by rank.
+
+    The place of ranks that are known to be alike is worked out once.
+    """
     by_rank = {trace.rank: trace for trace in traces}
     rows = {trace.rank: row for trace, row in zip(traces, once_alike(traces, _row), strict=True)}
-    crowds: dict[object, list[Place]] = {}
+    crowds: dict[object, _Crowd] = {}
+    alike: dict[object, _Crowd] = {}
     ended: dict[tuple[Life, int], bool] = {}
     for state in states:
-        place = _place(state, by_rank, rows.get(state.rank), failures.get(state.rank), stall, ended)
-        crowds.setdefault(_key(place), []).append(place)
-    together = [_together(crowd) for crowd in crowds.values()]
+        rank, trace = state.rank, by_rank.get(state.rank)
+        row = None if state.status is RankStatus.FINISHED else device_row(by_rank, rank, ended)
+        row = rows.get(rank) if row is None else row
+        group = None if trace is None or row is None else _group_at(trace, row)
+        kind = None if group is None else kind_of(group)
+        line = UNKNOWN_SOURCE if stall is None else stall.places.get(rank, UNKNOWN_SOURCE)
+        own = None if trace is None else course_key(trace)
+        busy = stall is not None and rank in stall.busy
+        reason = _reason(failures[rank]) if rank in failures else ""
+        key = own, row, kind, state.status, line, busy, reason
+        if (crowd := alike.get(key)) is None:
+            place = _place(state, trace, row, line, reason, busy=busy)
+            crowd = alike[key] = crowds.setdefault(_key(place), _Crowd(place))
+        crowd.ranks.append(rank)
+        if trace is not None and row is not None and group is not None:
+            crowd.since.append(int(trace.slots[row]["scheduled_ns"]))
+            crowd.groups.add((group.name, group.ranks))
+    together = [crowd.place() for crowd in crowds.values()]
     return tuple(sorted(together, key=lambda place: (-len(place.ranks), place.ranks)))
 
 
-def _place(
-    state: RankState,
-    traces: Mapping[int, Trace],
-    last: int | None,
-    failure: Failure | None,
-    stall: Stall | None,
-    ended: dict[tuple[Life, int], bool],
-) -> Place:
-    trace = traces.get(state.rank)
-    line = UNKNOWN_SOURCE if stall is None else stall.places.get(state.rank, UNKNOWN_SOURCE)
-    reason = "" if failure is None else _reason(failure)
+def _group_at(trace: Trace, row: int) -> Group | None:
+    """The group of a row; None where the row points outside the trace's tables."""
+    slot = trace.slots[row]
+    index, signature = int(slot["group"]), int(slot["signature"])
+    return trace.groups[index] if index < len(trace.groups) and signature < len(trace.signatures) else None
+
+
+def _place(state: RankState, trace: Trace | None, row: int | None, line: Source, reason: str, *, busy: bool) -> Place:
+    """The place of one rank; ``busy``: its threads are at work elsewhere."""
     bare = Place((state.rank,), Activity.UNSEEN, state.status.value, line=line, reason=reason)
-    device = None if state.status is RankStatus.FINISHED else device_row(traces, state.rank, ended)
-    row = last if device is None else device
     record = None if trace is None or row is None else record_at(trace, row)
     if trace is None or row is None or record is None:
         return replace(bare, activity=_activity(state.status, Activity.UNSEEN))
@@ -103,7 +136,6 @@ def _place(
     awaited = bool(int(trace.slots[row]["flags"]) & AWAITED) or not (record.asynchronous or trace.unknown)
     going_on = Activity.OWN_CODE
     if record.state in _OPEN:
-        busy = stall is not None and state.rank in stall.busy
         going_on = Activity.WAITS if awaited and not busy else Activity.OPEN
     elif record.state is State.FAILED and trace.unknown:
         going_on = Activity.FAILED
@@ -149,13 +181,6 @@ def _key(place: Place) -> object:
         call = (kind_of(place.group), record.call.op, record.sequence, record.p2p_sequence, record.state, at)
     line = (place.line.file, place.line.line)
     return (place.activity, place.process, place.inside, place.reason, line, call)
-
-
-def _together(crowd: Sequence[Place]) -> Place:
-    ranks = tuple(sorted(rank for place in crowd for rank in place.ranks))
-    times = [place.since_ns for place in crowd if place.since_ns]
-    names = {(place.group.name, place.group.ranks) for place in crowd if place.group is not None}
-    return replace(crowd[0], ranks=ranks, since_ns=min(times, default=0), groups=len(names))
 
 
 _Inside: TypeAlias = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]

@@ -8,8 +8,10 @@ import pytest
 
 from simcoll.core.record import Event, Group, Record, State
 from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.exit_code import exit_code
 from simcoll.verifier.findings.finding import Severity
+from simcoll.verifier.halts import stragglers as stragglers_module
 from simcoll.verifier.postmortem import judge
 from tests.support.traces import trace_of
 
@@ -122,3 +124,18 @@ def test_times_of_hosts_and_of_devices_are_never_compared() -> None:
 @pytest.mark.parametrize("late", [lambda rank, call: 0.0, lambda rank, call: 1.2 * (rank == call % RANKS)])
 def test_devices_that_wait_in_turn_name_nobody(late: Callable[[int, int], float]) -> None:
     assert judge(on_device(60, late)).findings == ()
+
+
+def test_calls_are_looked_at_one_by_one_only_where_a_rank_may_have_cost_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    completed = stragglers_module._completed
+
+    def counted(columns: GroupColumns, *, on_device: bool) -> object:
+        looked.append(columns)
+        return completed(columns, on_device=on_device)
+
+    monkeypatch.setattr(stragglers_module, "_completed", counted)
+    judge(job(60, lambda rank, call: 0.0))  # type: ignore[arg-type]
+    assert not looked
+    assert judge(job(60, lambda rank, call: 0.2 * (rank == 2))).findings  # type: ignore[arg-type]
+    assert looked

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.verify_boxes import Job, write_job
+from simcoll.blackbox.gather import gather
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall
+from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, Trace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Activity, Summary
 from simcoll.verifier.postmortem import judge
+from simcoll.verifier.views import summary as summary_module
 from simcoll.verifier.views.summary import progress_of
 from tests.support.traces import trace_of
 
@@ -75,6 +80,25 @@ def test_places_in_groups_of_one_kind_are_one() -> None:
     calls = {rank: [call(1, State.STARTED, name=f"mesh{rank // 2}", awaited=True)] for rank in range(4)}
     (place,) = summary_of(job(pairs, calls)).places
     assert (place.ranks, place.groups) == ((0, 1, 2, 3), 2)
+
+
+def test_the_place_of_ranks_that_are_alike_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    record_at = summary_module.record_at
+
+    def counted(trace: Trace, row: int) -> Record | None:
+        looked.append(row)
+        return record_at(trace, row)
+
+    monkeypatch.setattr(summary_module, "record_at", counted)
+    with tempfile.TemporaryDirectory() as folder:
+        write_job(Job("correct", 64, 16), Path(folder) / "job")
+        traces = gather([Path(folder) / "job"], workers=0).traces
+    place = summary_of(traces).places[0]
+    assert place.ranks == tuple(range(64))
+    assert place.since_ns == min(int(one.slots["scheduled_ns"][-1]) for one in traces)
+    # The place, and the least and the most progress.
+    assert len(looked) <= 4
 
 
 def test_how_processes_ended_is_said() -> None:
