@@ -21,6 +21,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Source
@@ -49,9 +50,10 @@ def non_finite(
     values before, and its time. ``scaled``: a rank has made a GradScaler.
     """
     tainted: set[int] = set()
-    meant = _Meant(calls, scaled)
+    suspects = [_suspects(values) for values in calls]
+    meant = _Meant(calls, suspects, scaled)
     for place, values in enumerate(calls):
-        bad = [one for one in _suspects(values) if not meant.is_missing(values, one)]
+        bad = [one for one in suspects[place] if not meant.is_missing(values, one)]
         fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
         if fresh:
             if not all(meant.is_searched(place, values, one) for one in fresh):
@@ -68,8 +70,9 @@ class _Meant:
     it is first asked for, as most jobs have no such values.
     """
 
-    def __init__(self, calls: Sequence[CollectiveValues], scaled: bool) -> None:
+    def __init__(self, calls: Sequence[CollectiveValues], suspects: _Suspects, scaled: bool) -> None:
         self._calls = calls
+        self._suspects = suspects
         self._scaled = scaled
 
     def is_missing(self, values: CollectiveValues, one: RankValues) -> bool:
@@ -84,19 +87,23 @@ class _Meant:
     @functools.cached_property
     def _searches(self) -> dict[_Line, _Search]:
         looks = self._scaled or any(map(_looks_scaled, self._calls))
-        return _searches(self._calls, scaled=self._scaled) if looks else {}
+        return _searches(self._calls, self._suspects, scaled=self._scaled) if looks else {}
 
     @functools.cached_property
     def _missing(self) -> set[_Line]:
         broken = [
             {
                 one.group_rank
-                for one in _suspects(values)
+                for one in self._suspects[place]
                 if one.sent is not None and one.sent.nan and not self.is_searched(place, values, one)
             }
             for place, values in enumerate(self._calls)
         ]
         return _missing_numbers(self._calls, broken)
+
+
+_Suspects: TypeAlias = "Sequence[list[RankValues]]"
+"""For each call the ranks that sent values that are not finite, unless the call is meant to carry them."""
 
 
 def _suspects(values: CollectiveValues) -> list[RankValues]:
@@ -205,11 +212,11 @@ class _Search:
         return self.cut_short or place < self.found
 
 
-def _searches(calls: Sequence[CollectiveValues], *, scaled: bool) -> dict[_Line, _Search]:
+def _searches(calls: Sequence[CollectiveValues], suspects: _Suspects, *, scaled: bool) -> dict[_Line, _Search]:
     """The search for a scale at each line."""
     rounds: dict[_Line, list[_Round]] = {}
     for place, values in enumerate(calls):
-        bad = {one.group_rank for one in _suspects(values)}
+        bad = {one.group_rank for one in suspects[place]}
         none = not any(one.sent is not None and one.sent.finite for one in values.ranks)
         for one in values.ranks:
             if one.sent is None:
