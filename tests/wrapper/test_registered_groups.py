@@ -24,7 +24,7 @@ class Forwarding(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know one constructor
         self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
 
-    def getBackendName(self) -> str:  # noqa: N802  # C++ asks under this name
+    def getBackendName(self) -> str:  # C++ asks under this name
         return "forwarding"
 
     def allreduce(self, tensors: Any, *options: Any) -> Any:
