@@ -25,10 +25,11 @@ from typing import TypeAlias
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Source
+from simcoll.core.trace import Trace
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Rooted
-from simcoll.spec.value_laws import operator
+from simcoll.spec.value_laws import is_float, operator
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import NON_FINITE_INPUT
@@ -57,7 +58,8 @@ def non_finite(
         fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
         if fresh:
             if not all(meant.is_searched(place, values, one) for one in fresh):
-                return [(values.began_ns, _non_finite_finding(values, fresh, columns))]
+                told = any(_had_messages(calls[:place], values, one, columns) for one in fresh)
+                return [(values.began_ns, _non_finite_finding(values, fresh, columns, by_message=told))]
             if scaled:
                 continue
         if bad:
@@ -254,8 +256,34 @@ def _looks_scaled(values: CollectiveValues) -> bool:
     return buffers[0].dtype == "float16" or (one_float and operator(call.reduce_op, buffers[0].dtype) == "max")
 
 
+def _had_messages(
+    earlier: Sequence[CollectiveValues], values: CollectiveValues, one: RankValues, columns: Sequence[GroupColumns]
+) -> bool:
+    """True if a rank has received floats from another one by a message since its last reduction of finite values: they
+    are not looked at, and may have brought what it sends.
+    """
+    rank = values.group.ranks[one.group_rank]
+    since = next(filter(None, (_reduced_finite_ns(call, rank) for call in reversed(earlier))), 0)
+    traces = {id(part.trace): part.trace for group in columns for part in group.parts if part.trace.rank == rank}
+    return any(_received(trace, since, one.record.scheduled_ns) for trace in traces.values())
+
+
+def _reduced_finite_ns(values: CollectiveValues, rank: int) -> int | None:
+    """When a rank made a call, if it reduces floats, and the rank's are finite."""
+    mine = (one for one in values.ranks if values.group.ranks[one.group_rank] == rank and _is_reduced(values))
+    finite = (one for one in mine if one.sent is not None and one.sent.sum is not None and one.sent.finite)
+    return next((one.record.scheduled_ns for one in finite), None)
+
+
+def _received(trace: Trace, since_ns: int, until_ns: int) -> bool:
+    """True if a receive of floats ended in a time."""
+    ends, messages = trace.slots["finished_ns"], trace.slots["p2p_sequence"] > 0
+    calls = trace.slots["signature"][messages & (ends > since_ns) & (ends <= until_ns)]
+    return any(is_float(one.dtype) for index in set(calls.tolist()) for one in trace.signatures[index].outputs)
+
+
 def _non_finite_finding(
-    values: CollectiveValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns]
+    values: CollectiveValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns], *, by_message: bool
 ) -> Finding:
     call = values.ranks[0].record.call
     senders = [one for one in values.ranks if one.sent is not None]
@@ -265,12 +293,14 @@ def _non_finite_finding(
     where = f", the first in {names.pop()}" if len(names) == 1 and "" not in names else ""
     what = _what(one.sent for one in bad)
     message = f"{who} put {what} into {call.op}{where}: no collective before had brought it any"
+    if by_message:
+        message += "; a message, whose values are not looked at, may have"
     return NON_FINITE_INPUT.finding(
         message,
         group=values.group,
         sequence=values.sequence,
         ranks=values.group.ranks,
-        culprits=culprits if len(bad) < len(senders) or len(senders) == 1 else (),
+        culprits=culprits if not by_message and (len(bad) < len(senders) or len(senders) == 1) else (),
         sides=values.sides(lambda one: f"sent {_what([one.sent])}" if one in bad else ""),
     )
 

@@ -310,6 +310,24 @@ def test_a_fault_after_missing_numbers_is_named_itself() -> None:
     assert "all_reduce" in finding.message
 
 
+@pytest.mark.parametrize(("receives", "reduces", "culprits"), [(1, False, ()), (0, False, (1,)), (1, True, (1,))])
+def test_who_may_have_it_from_a_message_is_not_named(receives: int, reduces: bool, culprits: tuple[int, ...]) -> None:
+    """Rank 1 may have its NaN from another stage of a pipeline, unless its reductions after the message are finite."""
+
+    def program(rank: int) -> None:
+        if rank == 0:
+            dist.send(torch.full((3,), NAN), 1 if receives else 2)
+        elif rank == (1 if receives else 2):
+            dist.recv(torch.empty(3), 0)
+        if reduces:
+            dist.all_reduce(torch.ones(3))
+        dist.all_reduce(torch.full((3,), NAN if rank == 1 else 1.0))
+
+    [finding] = found(program)
+    assert (finding.code, finding.culprits) == ("SC901", culprits)
+    assert finding.message.startswith("rank 1 put 3 NaN elements into all_reduce")
+
+
 @pytest.mark.slow
 @pytest.mark.gloo
 @pytest.mark.parametrize("at", range(5))
