@@ -6,7 +6,9 @@ Infinities and NaNs are often intended. These are not reported:
 * infinities that are only moved (masks, tables of logarithms);
 * NaNs that stand for missing numbers: that are only moved, and without which later reductions go on
   (:func:`_missing_numbers`);
-* infinities of one sign, as many from every rank, without NaNs: a mask;
+* infinities of one sign, as many from every rank, without NaNs: a mask; or from one rank in all calls of a line, after
+  the first of which the next sum is finite (:func:`_masks`);
+* values that all ranks send in the first calls of a line, until they are finite: whoever looks for a scale by himself;
 * values of a program with loss scaling while it looks for its scale: in a later round all calls of the same line, of
   the same rank, are finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the
   maximum of one float, as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile:
@@ -54,7 +56,7 @@ def non_finite(
     suspects = [_suspects(values) for values in calls]
     meant = _Meant(calls, suspects, scaled)
     for place, values in enumerate(calls):
-        bad = [one for one in suspects[place] if not meant.is_missing(values, one)]
+        bad = [one for one in suspects[place] if not meant.is_intended(values, one)]
         fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
         if fresh:
             if not all(meant.is_searched(place, values, one) for one in fresh):
@@ -77,9 +79,9 @@ class _Meant:
         self._suspects = suspects
         self._scaled = scaled
 
-    def is_missing(self, values: CollectiveValues, one: RankValues) -> bool:
-        """True if the NaNs that a rank sent stand for missing numbers."""
-        return not _is_reduced(values) and _line(values.group, one) in self._missing
+    def is_intended(self, values: CollectiveValues, one: RankValues) -> bool:
+        """True if the NaNs that a rank sent stand for missing numbers, or its infinities are a mask."""
+        return _line(values.group, one) in (self._masks if _is_reduced(values) else self._missing)
 
     def is_searched(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
         """True if the values belong to the rank's search for a scale of its losses."""
@@ -89,7 +91,15 @@ class _Meant:
     @functools.cached_property
     def _searches(self) -> dict[_Line, _Search]:
         looks = self._scaled or any(map(_looks_scaled, self._calls))
-        return _searches(self._calls, self._suspects, scaled=self._scaled) if looks else {}
+        rounds = _rounds(self._calls, self._suspects)
+        return {
+            line: _search(of_line, scaled=self._scaled) if looks else _own_search(of_line)
+            for line, of_line in rounds.items()
+        }
+
+    @functools.cached_property
+    def _masks(self) -> set[_Line]:
+        return _masks(self._calls, self._suspects)
 
     @functools.cached_property
     def _missing(self) -> set[_Line]:
@@ -130,6 +140,37 @@ def _line(group: Group, one: RankValues) -> _Line:
     return group, one.group_rank, one.record.source, one.record.call
 
 
+def _masks(calls: Sequence[CollectiveValues], suspects: _Suspects) -> set[_Line]:
+    """The lines at which a rank adds a mask: it sends infinities of one sign in each of several calls, and the first sum
+    of other floats that follows is finite. Who calculates with other infinities gets NaN.
+    """
+    masks: dict[_Line, bool] = {}
+    times: Counter[_Line] = Counter()
+    found: set[_Line] = set()
+    for place, values in enumerate(calls):
+        for line, one in _senders(values) if _is_reduced(values) else ():
+            masks[line] = masks.get(line, True) and one in suspects[place] and _is_mask(one.sent)
+            times[line] += 1
+    several = {line for line, mask in masks.items() if mask and times[line] > 1}
+    waiting: set[_Line] = set()
+    for place, values in enumerate(calls if several else ()):
+        lines = {line for line, _ in _senders(values)} & several
+        waiting |= lines - found
+        if not lines and _adds_floats(values):
+            found |= waiting if not suspects[place] else set()
+            several -= waiting
+            waiting = set()
+    return found
+
+
+def _is_mask(side: SideValues | None) -> bool:
+    return side is not None and not side.nan and bool(side.plus) != bool(side.minus)
+
+
+def _adds_floats(values: CollectiveValues) -> bool:
+    return _is_reduced(values) and any(one.sent is not None and one.sent.sum is not None for one in values.ranks)
+
+
 def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int]]) -> set[_Line]:
     """The lines at which NaNs stand for missing numbers: ranks send them, but do not calculate with them. ``broken``:
     for each call the group ranks that sent NaN.
@@ -148,7 +189,7 @@ def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int
             bad = broken[place]
             for line, one in _senders(values):
                 (spread.add if one.group_rank in bad else spread.discard)(line)
-            whole |= not bad and any(one.sent is not None and one.sent.sum is not None for one in values.ranks)
+            whole |= not bad and _adds_floats(values)
         elif not spread:
             here = first.get(place, ())
             found |= {line for line, one in here if _is_result(one) or (whole and times[line] > 1 and _is_shared(one))}
@@ -214,8 +255,8 @@ class _Search:
         return self.cut_short or place < self.found
 
 
-def _searches(calls: Sequence[CollectiveValues], suspects: _Suspects, *, scaled: bool) -> dict[_Line, _Search]:
-    """The search for a scale at each line."""
+def _rounds(calls: Sequence[CollectiveValues], suspects: _Suspects) -> dict[_Line, list[_Round]]:
+    """The rounds of each line."""
     rounds: dict[_Line, list[_Round]] = {}
     for place, values in enumerate(calls):
         bad = {one.group_rank for one in suspects[place]}
@@ -230,7 +271,13 @@ def _searches(calls: Sequence[CollectiveValues], suspects: _Suspects, *, scaled:
             current.last = place
             current.finite &= one.group_rank not in bad
             current.none |= none
-    return {line: _search(of_line, scaled=scaled) for line, of_line in rounds.items()}
+    return rounds
+
+
+def _own_search(rounds: Sequence[_Round]) -> _Search:
+    """The search of a program that shows no scaler: all ranks overflow in its first rounds, and then none does."""
+    found = next((one for one in rounds if not one.none), None)
+    return _Search(found.last if found is not None and found.finite else -1, cut_short=False)
 
 
 def _search(rounds: Sequence[_Round], *, scaled: bool) -> _Search:

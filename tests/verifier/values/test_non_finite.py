@@ -27,7 +27,7 @@ from simcoll.verifier.findings.finding import Finding
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{one}") for one in ("FutureWarning", "DeprecationWarning")]
 
 RANKS = 3
-NAN = float("nan")
+NAN, INFINITE = float("nan"), float("inf")
 
 
 def found(program: Callable[[int], object], backend: str = "threaded") -> list[Finding]:
@@ -154,6 +154,40 @@ def shuffled_features(rank: int) -> None:
         dist.all_reduce(mine.nan_to_num())
 
 
+def mask_of_the_first_rank(rank: int) -> None:
+    """One rank adds the mask to its part of the logits."""
+    model = DistributedDataParallel(Net())
+    for _ in range(2):
+        logits = torch.ones(6, 6) * rank
+        if rank == 0:
+            logits += torch.triu(torch.full((6, 6), -INFINITE), 1)
+        dist.all_reduce(logits)
+        steps(rank, model)
+
+
+def masks_of_several_lengths(rank: int) -> None:
+    for _ in range(2):
+        logits = torch.ones(6, 6)
+        logits[:, 6 - rank :] = -INFINITE
+        dist.all_reduce(logits)
+        dist.all_reduce(logits.softmax(-1))
+
+
+def scale_of_its_own(rank: int) -> None:
+    """The program scales its losses, and finds the scale, without a scaler of torch's."""
+    model = DistributedDataParallel(Net())
+    optimizer, scale = torch.optim.SGD(model.parameters(), lr=0.01), 2.0**127
+    for step in range(8):
+        optimizer.zero_grad()
+        (model(torch.ones(4, 6) * (rank + step + 1)).square().sum() * 1e3 * scale).backward()
+        if all(bool(weight.grad.isfinite().all()) for weight in model.parameters()):
+            for weight in model.parameters():
+                weight.grad /= scale
+            optimizer.step()
+        else:
+            scale /= 2.0**16
+
+
 CORRECT = [
     metric_at_the_end,
     only_evaluation,
@@ -167,6 +201,9 @@ CORRECT = [
     labels_of_the_first_rank,
     scattered_features,
     shuffled_features,
+    mask_of_the_first_rank,
+    masks_of_several_lengths,
+    scale_of_its_own,
 ]
 
 
@@ -271,6 +308,23 @@ def logits_of_a_parallel_layer(rank: int) -> None:
         layer(torch.ones(2, 6))
 
 
+def infinite_activations(rank: int) -> None:
+    """They are there from the first call on, as those of a mask are, but the loss has NaN."""
+    model = DistributedDataParallel(Net())
+    for _ in range(2):
+        hidden = torch.full((4, 6), INFINITE if rank == 1 else 1.0)
+        dist.all_reduce(hidden)
+        model(hidden).sum().backward()
+
+
+def infinite_once(rank: int) -> None:
+    """A function that saturates hides it."""
+    for step in range(3):
+        hidden = torch.full((4,), INFINITE if rank == 1 and step == 1 else 1.0)
+        dist.all_reduce(hidden)
+        dist.all_reduce(hidden.tanh())
+
+
 FAULTY = [
     (buffers_of_a_model, (), (0,)),
     (weights_of_a_sharded_model, (), (1,)),
@@ -282,6 +336,8 @@ FAULTY = [
     (weights_that_are_sent_once, ("broadcast",), (0,)),
     (shards_after_a_step, ("all_gather",), (1,)),
     (logits_of_a_parallel_layer, (), (1,)),
+    (infinite_activations, ("all_reduce",), (1,)),
+    (infinite_once, ("all_reduce",), (1,)),
 ]
 
 
