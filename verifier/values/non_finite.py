@@ -141,8 +141,8 @@ def _line(group: Group, one: RankValues) -> _Line:
 
 
 def _masks(calls: Sequence[CollectiveValues], suspects: _Suspects) -> set[_Line]:
-    """The lines at which a rank adds a mask: it sends infinities of one sign in each of several calls, and the next sum of
-    other floats is finite. Who calculates with other infinities gets NaN.
+    """The lines at which a rank adds a mask: it sends infinities of one sign in each of several calls, and the next sum
+    of other floats is finite. Who calculates with other infinities gets NaN.
     """
     masks: dict[_Line, bool] = {}
     times: Counter[_Line] = Counter()

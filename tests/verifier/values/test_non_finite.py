@@ -180,9 +180,10 @@ def scale_of_its_own(rank: int) -> None:
     for step in range(8):
         optimizer.zero_grad()
         (model(torch.ones(4, 6) * (rank + step + 1)).square().sum() * 1e3 * scale).backward()
-        if all(bool(weight.grad.isfinite().all()) for weight in model.parameters()):
-            for weight in model.parameters():
-                weight.grad /= scale
+        gradients: list[Any] = [weight.grad for weight in model.parameters()]
+        if all(bool(gradient.isfinite().all()) for gradient in gradients):
+            for gradient in gradients:
+                gradient /= scale
             optimizer.step()
         else:
             scale /= 2.0**16
