@@ -138,9 +138,8 @@ def _names(plan: Plan, finding: Finding) -> bool:
 def _is_at(workload: Workload, plan: Plan, done: Done, outcome: Outcome[Done], finding: Finding) -> bool:
     if plan.fault == "parameter changed":
         # DistributedDataParallel is compared before the next step, a DTensor after it.
-        return f"after step {plan.step + 1}; after step" in finding.message or (
-            f"after step {plan.step + 2}; after step {plan.step + 1} all were equal" in finding.message
-        )
+        steps = (plan.step + 1,) if workload.program in (ddp, moe) else (plan.step + 1, plan.step + 2)
+        return any(f"after step {step}; after step {step - 1} all were equal" in finding.message for step in steps)
     if plan.fault == "no broadcast":
         return "before the first step" in finding.message
     if plan.fault == "same seed":

@@ -328,8 +328,12 @@ class CallValues:
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's elements in the order in which they lie in memory, without gaps; row-major where there are some."""
+    """A tensor's elements in the order in which they lie in memory, without gaps; row-major where there are some. Any
+    byte but zero is true: a call may bring another one than was sent.
+    """
     tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype is torch.bool:
+        tensor = tensor.view(torch.uint8) != 0
     if not tensor.is_contiguous() and is_dense(tensor.shape, tensor.stride()):
         return tensor.as_strided((tensor.numel(),), (1,))
     return tensor.contiguous().reshape(-1)

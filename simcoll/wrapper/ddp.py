@@ -50,8 +50,11 @@ def take_claim(group: str) -> Claim | None:
     return claim
 
 
-def recorded_verification(verify: Callable[..., Any], recorder: Callable[[], Recorder | None]) -> Callable[..., Any]:
+def recorded_verification(
+    verify: Callable[..., Any], recorder: Callable[[ProcessGroup], Recorder | None]
+) -> Callable[..., Any]:
     """Returns a replacement for ``_verify_param_shape_across_processes`` where DistributedDataParallel calls it.
+    ``recorder`` finds where the calls of a group are written down, if they are.
 
     Its constructor itself is left alone: it warns by its depth in the stack. One with ``init_sync=False`` leaves
     it to the user that the models are alike, and does not come here.
@@ -59,7 +62,7 @@ def recorded_verification(verify: Callable[..., Any], recorder: Callable[[], Rec
 
     @functools.wraps(verify)
     def verify_params(process_group: ProcessGroup, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        noted, model = recorder(), sys._getframe(1).f_locals.get("self")
+        noted, model = recorder(process_group), sys._getframe(1).f_locals.get("self")
         if noted is None or not isinstance(model, DistributedDataParallel) or process_group.size() < 2:
             return verify(process_group, tensors, *args, **kwargs)
         try:

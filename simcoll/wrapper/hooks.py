@@ -46,7 +46,7 @@ from simcoll.values.choice import values_wanted
 from simcoll.values.scaling import watch_scalers
 from simcoll.wrapper.async_checks import flights, noting_synchronization
 from simcoll.wrapper.ddp import recorded_verification
-from simcoll.wrapper.process_group import RecordedProcessGroup, to_plain, wrap_backend
+from simcoll.wrapper.process_group import RecordedProcessGroup, is_recorded, to_plain, wrap_backend
 from simcoll.wrapper.replicas import watch_replicas
 
 _DRAIN_SECONDS = 2.0
@@ -215,7 +215,7 @@ def _install_always() -> None:
     if (dist2 := _dist2()) is not None:
         _patches.replace(dist2, "ProcessGroup", RecordedProcessGroup)
     _patches.wrap(
-        ddp_module, "_verify_param_shape_across_processes", lambda verify: recorded_verification(verify, _recorder)
+        ddp_module, "_verify_param_shape_across_processes", lambda verify: recorded_verification(verify, _recorder_of)
     )
     watch_graphs()
     watch_scalers(_patches)
@@ -229,6 +229,10 @@ def _install_always() -> None:
 def _recorder() -> Recorder | None:
     session = active_session()
     return None if session is None else session.current_recorder()
+
+
+def _recorder_of(group: ProcessGroup) -> Recorder | None:
+    return _recorder() if is_recorded(group) else None
 
 
 def _end_with_the_process() -> None:

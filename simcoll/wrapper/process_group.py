@@ -50,10 +50,15 @@ _ABORT_SECONDS = 0.1
 
 
 class _AnyProcessGroup(type(ProcessGroup)):  # type: ignore[misc]
-    """Lets ``isinstance(group, ProcessGroup)`` hold for plain C++ groups where the name means the recorded one."""
+    """Lets ``isinstance(group, ProcessGroup)`` hold for plain C++ groups where the name means the recorded one; and
+    ``issubclass`` for groups that a program has written in Python, by which torch knows what a registered backend made.
+    """
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, ProcessGroup)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, ProcessGroup)
 
 
 class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
@@ -509,4 +514,10 @@ def _field(group: ProcessGroup) -> ctypes.c_uint64:
 
 def calls_made(group: Any) -> int | None:
     """The number of collectives that this rank has made in a group; None where the group is not recorded."""
-    return group.collectives_made if isinstance(group, RecordedProcessGroup) else None
+    made: int | None = getattr(group, "collectives_made", None)
+    return made
+
+
+def is_recorded(group: ProcessGroup) -> bool:
+    """True unless a group is a plain one, or one that the program has written in Python, which may have no name."""
+    return RecordedProcessGroup in type(group).__mro__

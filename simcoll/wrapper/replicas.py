@@ -47,7 +47,7 @@ from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
 from simcoll.wrapper.buckets import Buckets, forget_assignment, watch_assignment
 from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
-from simcoll.wrapper.process_group import calls_made
+from simcoll.wrapper.process_group import calls_made, is_recorded
 from simcoll.wrapper.random_states import RandomWatch
 
 _BETWEEN_STATES = 8
@@ -161,7 +161,7 @@ class ReplicaWatch:
 
     def entered(self, model: DistributedDataParallel, broadcast: bool) -> None:
         """A forward pass begins; ``broadcast``: the model has just sent its buffers to all ranks."""
-        if not torch.is_grad_enabled() or model.process_group.size() < 2:
+        if not torch.is_grad_enabled():
             return
         if model not in self._models:
             self.made(model)
@@ -446,7 +446,7 @@ def watch_replicas(patches: Patches) -> None:
     @functools.wraps(finishing)
     def finished(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         finishing(model, *args, **kwargs)
-        _check(lambda watch: watch.made(model) if model.process_group.size() > 1 else None)
+        _check(lambda watch: watch.made(model) if _is_watched(model) else None)
         forget_assignment()
 
     patches.replace(DistributedDataParallel, "_ddp_init_helper", finished)
@@ -466,8 +466,14 @@ def watch_replicas(patches: Patches) -> None:
 
 
 def _entered(watch: ReplicaWatch, model: DistributedDataParallel, broadcast: bool, inputs: Sequence[object]) -> None:
-    watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
-    watch.entered(model, broadcast)
+    if _is_watched(model):
+        watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
+        watch.entered(model, broadcast)
+
+
+def _is_watched(model: DistributedDataParallel) -> bool:
+    """True if several ranks have the model, and their calls are recorded."""
+    return is_recorded(model.process_group) and model.process_group.size() > 1
 
 
 def _broadcasts_buffers(model: DistributedDataParallel) -> bool:

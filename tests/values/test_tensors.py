@@ -138,6 +138,8 @@ def odd_tensors(rank: int) -> None:
     dist.all_gather([torch.empty(3, 2) for _ in range(RANKS)], torch.ones(2, 3).t().contiguous())
     flags = torch.tensor([rank == 0, True])
     dist.all_reduce(flags)
+    bytes_of_others = torch.tensor([0, 2, 255, 1], dtype=torch.uint8).view(torch.bool)
+    dist.all_gather([torch.empty(4, dtype=torch.bool) for _ in range(RANKS)], bytes_of_others)
     dist.all_reduce(torch.eye(3).to_sparse())
     objects: list[object] = [None] * RANKS
     dist.all_gather_object(objects, {"rank": rank})

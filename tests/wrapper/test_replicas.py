@@ -79,6 +79,27 @@ def test_a_weight_that_one_rank_changes(backend: str) -> None:
     assert "parameter 3.weight is not equal on ranks 0-2 after step 3; after step 2 all were equal" in finding.message
 
 
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_change_before_a_pass_that_begins_with_no_call_is_told_at_its_step(at: int) -> None:
+    """A model without buffers broadcasts nothing: the look after a step and the next one are at the same place."""
+
+    def program(rank: int) -> None:
+        torch.manual_seed(rank)
+        model = DistributedDataParallel(plain())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for step in range(5):
+            optimizer.zero_grad()
+            model(torch.rand(4, 6)).square().mean().backward()
+            optimizer.step()
+            if rank == 1 and step == at:
+                model.module[0].bias.data[0] += 1e-3
+
+    [finding] = findings(program, "threaded")
+    before = f"after step {at}" if at else "before the first step"
+    assert finding.culprits == (1,)
+    assert f"after step {at + 1}; {before} all were equal" in finding.message
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_learning_rate_that_one_rank_changes_is_told(backend: str) -> None:
     [finding] = findings(lambda rank: train(rank, change_rate), backend)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_, mul, or_, xor
@@ -217,7 +217,7 @@ def _far_apart(judged: _Judged, *, averaged: bool) -> tuple[int, ...] | None:
         ]
         return tuple(wrong) or None
     results = _known([side.sum for side in judged.received.values()])
-    total = None if results is None else math.fsum(results)
+    total = None if results is None else _total(results)
     every = replace(part, elements=elements, copies=ranks)
     right = _is_close(judged, every, [one.sum for one in sent], [one.squares for one in sent], total)
     return None if right else ()
@@ -238,10 +238,21 @@ def _is_close(
     largest = _known([side.largest for side in judged.sent.values()])
     bound = sum_bound(replace(of, squares=size)) if math.isfinite(size) else None
     overflows = may_overflow(judged.dtype, sum(largest) if largest is not None else math.sqrt(of.ranks * size))
-    if bound is None or overflows or not all(map(math.isfinite, terms)):
+    total = _total(terms)
+    if bound is None or overflows or not math.isfinite(total):
         return True
     share = of.ranks if of.averaged else 1
-    return math.isfinite(result) and abs(result * share - math.fsum(terms)) <= bound
+    return math.isfinite(result) and abs(result * share - total) <= bound
+
+
+def _total(terms: Iterable[float]) -> float:
+    """The sum of numbers; infinite where it may be beyond the largest one, NaN where infinities cancel."""
+    try:
+        return math.fsum(terms)
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        return math.nan
 
 
 def _known(numbers: Sequence[float | None]) -> list[float] | None:
@@ -287,11 +298,11 @@ def _right_number(dtype: str, operation: str, terms: Sequence[float], value: flo
         return value == reduce(_EXACT[operation], terms)
     if operation == "product":
         return _right_product(dtype, terms, value)
-    size, averaged = math.fsum(map(abs, terms)), operation == "avg"
+    size, averaged = _total(map(abs, terms)), operation == "avg"
     bound = element_bound(dtype, len(terms), size, averaged=averaged)
     if bound is None or may_overflow(dtype, size):
         return True
-    return value is not None and abs(value * (len(terms) if averaged else 1) - math.fsum(terms)) <= bound
+    return value is not None and abs(value * (len(terms) if averaged else 1) - _total(terms)) <= bound
 
 
 def _right_product(dtype: str, terms: Sequence[float], value: float | None) -> bool:

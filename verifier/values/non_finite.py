@@ -6,7 +6,9 @@ Infinities and NaNs are often intended. These are not reported:
 * infinities that are only moved (masks, tables of logarithms);
 * NaNs that stand for missing numbers: that are only moved, and without which later reductions go on
   (:func:`_missing_numbers`);
-* infinities of one sign, as many from every rank, without NaNs: a mask;
+* infinities of one sign, as many from every rank, without NaNs: a mask; or from one rank in all calls of a line, after
+  the first of which the next sum is finite (:func:`_masks`);
+* values that all ranks send in the first calls of a line, until they are finite: whoever looks for a scale by himself;
 * values of a program with loss scaling while it looks for its scale: in a later round all calls of the same line, of
   the same rank, are finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the
   maximum of one float, as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile:
@@ -21,13 +23,15 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Source
+from simcoll.core.trace import Trace
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Rooted
-from simcoll.spec.value_laws import operator
+from simcoll.spec.value_laws import is_float, operator
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import NON_FINITE_INPUT
@@ -49,13 +53,15 @@ def non_finite(
     values before, and its time. ``scaled``: a rank has made a GradScaler.
     """
     tainted: set[int] = set()
-    meant = _Meant(calls, scaled)
+    suspects = [_suspects(values) for values in calls]
+    meant = _Meant(calls, suspects, scaled)
     for place, values in enumerate(calls):
-        bad = [one for one in _suspects(values) if not meant.is_missing(values, one)]
+        bad = [one for one in suspects[place] if not meant.is_intended(values, one)]
         fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
         if fresh:
             if not all(meant.is_searched(place, values, one) for one in fresh):
-                return [(values.began_ns, _non_finite_finding(values, fresh, columns))]
+                told = any(_had_messages(calls[:place], values, one, columns) for one in fresh)
+                return [(values.began_ns, _non_finite_finding(values, fresh, columns, by_message=told))]
             if scaled:
                 continue
         if bad:
@@ -68,13 +74,14 @@ class _Meant:
     it is first asked for, as most jobs have no such values.
     """
 
-    def __init__(self, calls: Sequence[CollectiveValues], scaled: bool) -> None:
+    def __init__(self, calls: Sequence[CollectiveValues], suspects: _Suspects, scaled: bool) -> None:
         self._calls = calls
+        self._suspects = suspects
         self._scaled = scaled
 
-    def is_missing(self, values: CollectiveValues, one: RankValues) -> bool:
-        """True if the NaNs that a rank sent stand for missing numbers."""
-        return not _is_reduced(values) and _line(values.group, one) in self._missing
+    def is_intended(self, values: CollectiveValues, one: RankValues) -> bool:
+        """True if the NaNs that a rank sent stand for missing numbers, or its infinities are a mask."""
+        return _line(values.group, one) in (self._masks if _is_reduced(values) else self._missing)
 
     def is_searched(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
         """True if the values belong to the rank's search for a scale of its losses."""
@@ -84,19 +91,31 @@ class _Meant:
     @functools.cached_property
     def _searches(self) -> dict[_Line, _Search]:
         looks = self._scaled or any(map(_looks_scaled, self._calls))
-        return _searches(self._calls, scaled=self._scaled) if looks else {}
+        rounds = _rounds(self._calls, self._suspects)
+        return {
+            line: _search(of_line, scaled=self._scaled) if looks else _own_search(of_line)
+            for line, of_line in rounds.items()
+        }
+
+    @functools.cached_property
+    def _masks(self) -> set[_Line]:
+        return _masks(self._calls, self._suspects)
 
     @functools.cached_property
     def _missing(self) -> set[_Line]:
         broken = [
             {
                 one.group_rank
-                for one in _suspects(values)
+                for one in self._suspects[place]
                 if one.sent is not None and one.sent.nan and not self.is_searched(place, values, one)
             }
             for place, values in enumerate(self._calls)
         ]
         return _missing_numbers(self._calls, broken)
+
+
+_Suspects: TypeAlias = "Sequence[list[RankValues]]"
+"""For each call the ranks that sent values that are not finite, unless the call is meant to carry them."""
 
 
 def _suspects(values: CollectiveValues) -> list[RankValues]:
@@ -121,6 +140,37 @@ def _line(group: Group, one: RankValues) -> _Line:
     return group, one.group_rank, one.record.source, one.record.call
 
 
+def _masks(calls: Sequence[CollectiveValues], suspects: _Suspects) -> set[_Line]:
+    """The lines at which a rank adds a mask: it sends infinities of one sign in each of several calls, and the next sum
+    of other floats is finite. Who calculates with other infinities gets NaN.
+    """
+    masks: dict[_Line, bool] = {}
+    times: Counter[_Line] = Counter()
+    found: set[_Line] = set()
+    for place, values in enumerate(calls):
+        for line, one in _senders(values) if _is_reduced(values) else ():
+            masks[line] = masks.get(line, True) and one in suspects[place] and _is_mask(one.sent)
+            times[line] += 1
+    several = {line for line, mask in masks.items() if mask and times[line] > 1}
+    waiting: set[_Line] = set()
+    for place, values in enumerate(calls if several else ()):
+        lines = {line for line, _ in _senders(values)} & several
+        waiting |= lines - found
+        if not lines and _adds_floats(values):
+            found |= waiting if not suspects[place] else set()
+            several -= waiting
+            waiting = set()
+    return found
+
+
+def _is_mask(side: SideValues | None) -> bool:
+    return side is not None and not side.nan and bool(side.plus) != bool(side.minus)
+
+
+def _adds_floats(values: CollectiveValues) -> bool:
+    return _is_reduced(values) and any(one.sent is not None and one.sent.sum is not None for one in values.ranks)
+
+
 def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int]]) -> set[_Line]:
     """The lines at which NaNs stand for missing numbers: ranks send them, but do not calculate with them. ``broken``:
     for each call the group ranks that sent NaN.
@@ -139,7 +189,7 @@ def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int
             bad = broken[place]
             for line, one in _senders(values):
                 (spread.add if one.group_rank in bad else spread.discard)(line)
-            whole |= not bad and any(one.sent is not None and one.sent.sum is not None for one in values.ranks)
+            whole |= not bad and _adds_floats(values)
         elif not spread:
             here = first.get(place, ())
             found |= {line for line, one in here if _is_result(one) or (whole and times[line] > 1 and _is_shared(one))}
@@ -205,11 +255,11 @@ class _Search:
         return self.cut_short or place < self.found
 
 
-def _searches(calls: Sequence[CollectiveValues], *, scaled: bool) -> dict[_Line, _Search]:
-    """The search for a scale at each line."""
+def _rounds(calls: Sequence[CollectiveValues], suspects: _Suspects) -> dict[_Line, list[_Round]]:
+    """The rounds of each line."""
     rounds: dict[_Line, list[_Round]] = {}
     for place, values in enumerate(calls):
-        bad = {one.group_rank for one in _suspects(values)}
+        bad = {one.group_rank for one in suspects[place]}
         none = not any(one.sent is not None and one.sent.finite for one in values.ranks)
         for one in values.ranks:
             if one.sent is None:
@@ -221,7 +271,13 @@ def _searches(calls: Sequence[CollectiveValues], *, scaled: bool) -> dict[_Line,
             current.last = place
             current.finite &= one.group_rank not in bad
             current.none |= none
-    return {line: _search(of_line, scaled=scaled) for line, of_line in rounds.items()}
+    return rounds
+
+
+def _own_search(rounds: Sequence[_Round]) -> _Search:
+    """The search of a program that shows no scaler: all ranks overflow in its first rounds, and then none does."""
+    found = next((one for one in rounds if not one.none), None)
+    return _Search(found.last if found is not None and found.finite else -1, cut_short=False)
 
 
 def _search(rounds: Sequence[_Round], *, scaled: bool) -> _Search:
@@ -247,8 +303,34 @@ def _looks_scaled(values: CollectiveValues) -> bool:
     return buffers[0].dtype == "float16" or (one_float and operator(call.reduce_op, buffers[0].dtype) == "max")
 
 
+def _had_messages(
+    earlier: Sequence[CollectiveValues], values: CollectiveValues, one: RankValues, columns: Sequence[GroupColumns]
+) -> bool:
+    """True if a rank has received floats from another one by a message since its last reduction of finite values: they
+    are not looked at, and may have brought what it sends.
+    """
+    rank = values.group.ranks[one.group_rank]
+    since = next(filter(None, (_reduced_finite_ns(call, rank) for call in reversed(earlier))), 0)
+    traces = {id(part.trace): part.trace for group in columns for part in group.parts if part.trace.rank == rank}
+    return any(_received(trace, since, one.record.scheduled_ns) for trace in traces.values())
+
+
+def _reduced_finite_ns(values: CollectiveValues, rank: int) -> int | None:
+    """When a rank made a call, if it reduces floats, and the rank's are finite."""
+    mine = (one for one in values.ranks if values.group.ranks[one.group_rank] == rank and _is_reduced(values))
+    finite = (one for one in mine if one.sent is not None and one.sent.sum is not None and one.sent.finite)
+    return next((one.record.scheduled_ns for one in finite), None)
+
+
+def _received(trace: Trace, since_ns: int, until_ns: int) -> bool:
+    """True if a receive of floats ended in a time."""
+    ends, messages = trace.slots["finished_ns"], trace.slots["p2p_sequence"] > 0
+    calls = trace.slots["signature"][messages & (ends > since_ns) & (ends <= until_ns)]
+    return any(is_float(one.dtype) for index in set(calls.tolist()) for one in trace.signatures[index].outputs)
+
+
 def _non_finite_finding(
-    values: CollectiveValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns]
+    values: CollectiveValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns], *, by_message: bool
 ) -> Finding:
     call = values.ranks[0].record.call
     senders = [one for one in values.ranks if one.sent is not None]
@@ -258,12 +340,14 @@ def _non_finite_finding(
     where = f", the first in {names.pop()}" if len(names) == 1 and "" not in names else ""
     what = _what(one.sent for one in bad)
     message = f"{who} put {what} into {call.op}{where}: no collective before had brought it any"
+    if by_message:
+        message += "; a message, whose values are not looked at, may have"
     return NON_FINITE_INPUT.finding(
         message,
         group=values.group,
         sequence=values.sequence,
         ranks=values.group.ranks,
-        culprits=culprits if len(bad) < len(senders) or len(senders) == 1 else (),
+        culprits=culprits if not by_message and (len(bad) < len(senders) or len(senders) == 1) else (),
         sides=values.sides(lambda one: f"sent {_what([one.sent])}" if one in bad else ""),
     )
 

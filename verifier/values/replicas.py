@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simcoll.core.ranges import ranks_text, verb
@@ -93,8 +93,15 @@ def _restored(states: Mapping[int, _State], at: int, again: _States) -> bool:
     """True if parameters that differed in a pass were equal on the same ranks after the next step: they were altered
     for the pass alone.
     """
-    after = again.get(min((place for place in again if place >= at), default=-1), {})
-    return states.keys() <= after.keys() and not _differ(after)
+    # A pass may begin with no call: what the step before left is then at the same place.
+    later = (again[place] for place in sorted(again) if place >= at)
+    after = next((one for one in later if any(_steps_since(states, one))), {})
+    return all(_steps_since(states, after)) and not _differ(after)
+
+
+def _steps_since(states: Mapping[int, _State], after: Mapping[int, _State]) -> Iterator[bool]:
+    """Whether each rank has made a step since."""
+    return (rank in after and after[rank].steps > one.steps for rank, one in states.items())
 
 
 def _first(one: tuple[int, int, _States, int]) -> tuple[int, int, int]:

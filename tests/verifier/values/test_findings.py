@@ -216,6 +216,17 @@ def test_sums_that_overflow_or_cancel_are_not_judged_wrong() -> None:
     assert run(sums(lambda rank: [(-1.0) ** rank * 1e30, 1e-30 * rank])) == ()
 
 
+@pytest.mark.parametrize("reduce_op", ["sum", "avg"])
+def test_sums_beyond_the_largest_float64_are_not_judged(reduce_op: str) -> None:
+    def program(comm: Comm) -> None:
+        numbers = np.array([1e308, -1.0, -1e308])
+        comm.call("allreduce", [numbers], [numbers], reduce_op=reduce_op)
+        parts = np.full(2 * RANKS, 1e308)
+        comm.call("_reduce_scatter_base", [parts], [np.zeros(2)], reduce_op=reduce_op)
+
+    assert run(program) == ()
+
+
 def test_nothing_is_looked_at_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SIMCOLL_VALUES", raising=False)
     outcome = simulate(sums(lambda rank: [float("nan")]), RANKS)

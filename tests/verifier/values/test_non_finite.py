@@ -27,7 +27,7 @@ from simcoll.verifier.findings.finding import Finding
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{one}") for one in ("FutureWarning", "DeprecationWarning")]
 
 RANKS = 3
-NAN = float("nan")
+NAN, INFINITE = float("nan"), float("inf")
 
 
 def found(program: Callable[[int], object], backend: str = "threaded") -> list[Finding]:
@@ -154,6 +154,41 @@ def shuffled_features(rank: int) -> None:
         dist.all_reduce(mine.nan_to_num())
 
 
+def mask_of_the_first_rank(rank: int) -> None:
+    """One rank adds the mask to its part of the logits."""
+    model = DistributedDataParallel(Net())
+    for _ in range(2):
+        logits = torch.ones(6, 6) * rank
+        if rank == 0:
+            logits += torch.triu(torch.full((6, 6), -INFINITE), 1)
+        dist.all_reduce(logits)
+        steps(rank, model)
+
+
+def masks_of_several_lengths(rank: int) -> None:
+    for _ in range(2):
+        logits = torch.ones(6, 6)
+        logits[:, 6 - rank :] = -INFINITE
+        dist.all_reduce(logits)
+        dist.all_reduce(logits.softmax(-1))
+
+
+def scale_of_its_own(rank: int) -> None:
+    """The program scales its losses, and finds the scale, without a scaler of torch's."""
+    model = DistributedDataParallel(Net())
+    optimizer, scale = torch.optim.SGD(model.parameters(), lr=0.01), 2.0**127
+    for step in range(8):
+        optimizer.zero_grad()
+        (model(torch.ones(4, 6) * (rank + step + 1)).square().sum() * 1e3 * scale).backward()
+        gradients: list[Any] = [weight.grad for weight in model.parameters()]
+        if all(bool(gradient.isfinite().all()) for gradient in gradients):
+            for gradient in gradients:
+                gradient /= scale
+            optimizer.step()
+        else:
+            scale /= 2.0**16
+
+
 CORRECT = [
     metric_at_the_end,
     only_evaluation,
@@ -167,6 +202,9 @@ CORRECT = [
     labels_of_the_first_rank,
     scattered_features,
     shuffled_features,
+    mask_of_the_first_rank,
+    masks_of_several_lengths,
+    scale_of_its_own,
 ]
 
 
@@ -271,6 +309,23 @@ def logits_of_a_parallel_layer(rank: int) -> None:
         layer(torch.ones(2, 6))
 
 
+def infinite_activations(rank: int) -> None:
+    """They are there from the first call on, as those of a mask are, but the loss has NaN."""
+    model = DistributedDataParallel(Net())
+    for _ in range(2):
+        hidden = torch.full((4, 6), INFINITE if rank == 1 else 1.0)
+        dist.all_reduce(hidden)
+        model(hidden).sum().backward()
+
+
+def infinite_once(rank: int) -> None:
+    """A function that saturates hides it."""
+    for step in range(3):
+        hidden = torch.full((4,), INFINITE if rank == 1 and step == 1 else 1.0)
+        dist.all_reduce(hidden)
+        dist.all_reduce(hidden.tanh())
+
+
 FAULTY = [
     (buffers_of_a_model, (), (0,)),
     (weights_of_a_sharded_model, (), (1,)),
@@ -282,6 +337,8 @@ FAULTY = [
     (weights_that_are_sent_once, ("broadcast",), (0,)),
     (shards_after_a_step, ("all_gather",), (1,)),
     (logits_of_a_parallel_layer, (), (1,)),
+    (infinite_activations, ("all_reduce",), (1,)),
+    (infinite_once, ("all_reduce",), (1,)),
 ]
 
 
@@ -308,6 +365,24 @@ def test_a_fault_after_missing_numbers_is_named_itself() -> None:
     [finding] = found(program)
     assert (finding.code, finding.culprits) == ("SC901", (2,))
     assert "all_reduce" in finding.message
+
+
+@pytest.mark.parametrize(("receives", "reduces", "culprits"), [(1, False, ()), (0, False, (1,)), (1, True, (1,))])
+def test_who_may_have_it_from_a_message_is_not_named(receives: int, reduces: bool, culprits: tuple[int, ...]) -> None:
+    """Rank 1 may have its NaN from another stage of a pipeline, unless its reductions after the message are finite."""
+
+    def program(rank: int) -> None:
+        if rank == 0:
+            dist.send(torch.full((3,), NAN), 1 if receives else 2)
+        elif rank == (1 if receives else 2):
+            dist.recv(torch.empty(3), 0)
+        if reduces:
+            dist.all_reduce(torch.ones(3))
+        dist.all_reduce(torch.full((3,), NAN if rank == 1 else 1.0))
+
+    [finding] = found(program)
+    assert (finding.code, finding.culprits) == ("SC901", culprits)
+    assert finding.message.startswith("rank 1 put 3 NaN elements into all_reduce")
 
 
 @pytest.mark.slow
