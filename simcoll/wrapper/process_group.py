@@ -514,10 +514,10 @@ def _field(group: ProcessGroup) -> ctypes.c_uint64:
 
 def calls_made(group: Any) -> int | None:
     """The number of collectives that this rank has made in a group; None where the group is not recorded."""
-    made: int | None = getattr(group, "collectives_made", None)
+    made: int | None = group.collectives_made if is_recorded(group) else None
     return made
 
 
-def is_recorded(group: ProcessGroup) -> bool:
+def is_recorded(group: Any) -> bool:
     """True unless a group is a plain one, or one that the program has written in Python, which may have no name."""
     return RecordedProcessGroup in type(group).__mro__
