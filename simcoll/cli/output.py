@@ -107,7 +107,10 @@ class Output:
     def _put(self, said: RenderableType, *, whole: bool) -> None:
         """``whole``: it must not be broken into lines."""
         try:
-            print(said) if whole else self._console().print(said)  # noqa: T201
+            if whole:
+                print(said)  # noqa: T201
+            else:
+                self._draw(said)
             # None where the process was started without one.
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -115,6 +118,16 @@ class Output:
             raise
         except OSError as error:
             raise StdoutError(f"cannot write to stdout: {error.strerror}") from error
+
+    def _draw(self, said: RenderableType) -> None:
+        """A picture; in a file or a pipe without the blanks by which its lines are filled up."""
+        console = self._console()
+        if console.is_terminal or sys.stdout is None:
+            console.print(said)
+            return
+        with console.capture() as drawn:
+            console.print(said)
+        sys.stdout.write("\n".join(line.rstrip(" ") for line in drawn.get().split("\n")))
 
     def _console(self) -> Console:
         """A console that takes square brackets and colons literally: texts from traces are no markup."""

@@ -358,6 +358,7 @@ def test_elsewhere_than_on_a_terminal_pictures_are_80_columns_wide(monkeypatch, 
     text = raw.getvalue().decode()
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) == (100 if columns == "100" else 80)
+    assert not any(line.endswith(" ") for line in text.splitlines())
 
 
 def on_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
