@@ -131,10 +131,11 @@ def comparisons_behind(
 
 def _behind(text: Text, function: Function, parts: Sequence[ast.expr]) -> Iterator[ast.AST]:
     """All nodes on which expressions depend: those of assignments to their names, and of conditions around these."""
-    writes = list(_writes(function, ()))
+    modules = _imported(text)
+    writes = list(_writes(function, (), modules))
     if function is not text.tree:
         own = {name for targets, _ in writes for name in targets} | _parameters(function)
-        writes += [(targets - own, behind) for targets, behind in _writes(text.tree, ())]
+        writes += [(targets - own, behind) for targets, behind in _writes(text.tree, (), modules)]
     names, seen = set[str](), set[int]()
     todo: list[ast.AST] = [*parts]
     while todo:
@@ -151,6 +152,13 @@ def _behind(text: Text, function: Function, parts: Sequence[ast.expr]) -> Iterat
             todo += [part for targets, behind in writes if node.id in targets for part in behind]
 
 
+@lru_cache(maxsize=64)
+def _imported(text: Text) -> frozenset[str]:
+    """The names that a program imports, mostly those of modules, which a call of their functions does not change."""
+    found = (one for node in ast.walk(text.tree) if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names)
+    return frozenset((one.asname or one.name).partition(".")[0] for one in found)
+
+
 def _parameters(function: Function) -> set[str]:
     return (
         set()
@@ -165,19 +173,21 @@ def _body_of(text: Text, name: str) -> list[ast.AST]:
     return [*made[0].body] if len(made) == 1 else []
 
 
-def _writes(node: ast.AST, around: tuple[ast.expr, ...]) -> Iterator[tuple[set[str], list[ast.expr]]]:
+def _writes(
+    node: ast.AST, around: tuple[ast.expr, ...], modules: frozenset[str]
+) -> Iterator[tuple[set[str], list[ast.expr]]]:
     """The names that statements give values to or call methods of, with the values and the conditions around them."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             continue
         conditions = (*around, child.test) if isinstance(child, ast.If) else around
-        targets, values = _written(child)
+        targets, values = _written(child, modules)
         if targets:
             yield targets, [*values, *conditions]
-        yield from _writes(child, conditions)
+        yield from _writes(child, conditions, modules)
 
 
-def _written(node: ast.AST) -> tuple[set[str], list[ast.expr]]:
+def _written(node: ast.AST, modules: frozenset[str]) -> tuple[set[str], list[ast.expr]]:
     targets: list[ast.expr] = []
     values: list[ast.expr] = []
     if isinstance(node, ast.Assign):
@@ -188,6 +198,7 @@ def _written(node: ast.AST) -> tuple[set[str], list[ast.expr]]:
         targets, values = [node.target], [node.iter]
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         # A method may change what it is called on: values.reverse().
-        targets, values = [node.value.func.value], [*node.value.args]
+        of = node.value.func.value
+        targets, values = [] if isinstance(of, ast.Name) and of.id in modules else [of], [*node.value.args]
     names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
     return names, values

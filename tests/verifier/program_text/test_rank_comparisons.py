@@ -148,6 +148,18 @@ def test_a_comparison_on_which_the_line_does_not_depend_parts_nobody(tmp_path: P
     assert parted(tmp_path, text).parted is None
 
 
+def test_a_call_of_a_module_s_function_chooses_nothing(tmp_path: Path) -> None:
+    text = """
+        import torch.distributed as dist
+
+        def step():
+            if rank == 2:
+                dist.breakpoint()
+            dist.recv(x, 0)  # here
+    """
+    assert parted(tmp_path, text).parted is None
+
+
 def test_what_a_loop_was_given_comes_before_its_head(tmp_path: Path) -> None:
     text = """
         def step():
