@@ -149,9 +149,9 @@ test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, withou
 
 # Kept apart from .venv: a user of simcoll needs none of these.
 FRAMEWORKS := .venv-frameworks
-test-frameworks: $(READY) $(FRAMEWORKS)/.simcoll-ready  ## the how-to pages on Ray, Lightning, Accelerate and DeepSpeed; makes .venv-frameworks once
+test-frameworks: $(READY) $(FRAMEWORKS)/.simcoll-ready  ## the how-to pages on Ray, Lightning, Hugging Face's Trainer, Accelerate and DeepSpeed; makes .venv-frameworks once
 	@PATH="$(abspath $(FRAMEWORKS)/bin):$$PATH" $(FRAMEWORKS)/bin/python -m pytest tests/documents/test_documents.py \
-		-k 'ray.md or lightning.md or accelerate.md or deepspeed.md' $(ARGS)
+		-k 'ray.md or lightning.md or transformers.md or accelerate.md or deepspeed.md' $(ARGS)
 
 # The pip that a new environment brings may be too old to know --group.
 $(FRAMEWORKS)/.simcoll-ready: pyproject.toml constraints.txt

@@ -136,8 +136,6 @@ def _report(
         return OK
     if not launch.ranks and end.signal is None:
         return output.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
-    if end.signal is not None:
-        monitor.interrupted()
     monitor.ended(launch)
     nothing = _why_unrecorded(request, folder, launch, interrupted=end.signal is not None)
     for rank in launch.ranks:

@@ -68,6 +68,7 @@ class Monitor:
     _others: int = 0
     _told: Stall | None = None
     _witnessed: Stall | None = None
+    _stood: Stall | None = None
     _seen: dict[Path, object] = field(default_factory=dict)
     _devices: dict[Path, int] = field(default_factory=dict)
     _moved: float = field(default_factory=time.monotonic)
@@ -127,12 +128,19 @@ class Monitor:
         return [rank.pid for rank in read_launch(self.account).ranks if rank.exit_code is None and rank.pid]
 
     def interrupted(self) -> None:
-        """The job was ended from outside: write down that it had stood still, unless it had just moved."""
-        if self.stall is None and time.monotonic() - self._moved >= _LONG_ENOUGH_TO_TELL:
-            self._keep(Stall(self._moved_ns, time.time_ns(), over=False))
+        """A signal is about to end the job from outside: note whether it stands still, as its end will move it.
+
+        A signal handler may call this at any moment; :meth:`ended` writes it down.
+        """
+        if self._stood is None and time.monotonic() - self._moved >= _LONG_ENOUGH_TO_TELL:
+            self._stood = Stall(self._moved_ns, time.time_ns(), over=False)
 
     def ended(self, launch: LaunchAccount) -> None:
-        """All ranks have ended: where torch's watchdog aborted one during a stall, write down the stall."""
+        """All ranks have ended: write down the stall in which the job was interrupted, or torch's watchdog aborted a
+        rank.
+        """
+        if self.stall is None and self._stood is not None:
+            self._keep(self._stood)
         aborted = [one.ended_ns for one in launch.ranks if one.exit_code == -signal.SIGABRT and not one.stopped]
         seen = self._witnessed
         if self.stall is not None or seen is None or not aborted:

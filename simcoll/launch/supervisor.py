@@ -63,6 +63,10 @@ class Watch(Protocol):
         """The ranks' processes on this node."""
         ...
 
+    def interrupted(self) -> None:
+        """The job is about to be ended by a signal; called in its handler, at any moment."""
+        ...
+
 
 def run_job(
     command: Sequence[str],
@@ -80,7 +84,7 @@ def run_job(
     adopt_orphans()
     process = subprocess.Popen(command, env=dict(environment), stdout=stdout, start_new_session=True)
     received: list[int] = []
-    with _passing_on(process, received), _asking_for_dumps(watch):
+    with _passing_on(process, received, watch), _asking_for_dumps(watch):
         exit_code = process.wait() if watch is None else _wait_watching(process, watch)
     if exit_code != 0 or received:
         kill_children(before)
@@ -113,7 +117,7 @@ def _end(process: subprocess.Popen[bytes], watch: Watch) -> int:
 
 
 @contextmanager
-def _passing_on(process: subprocess.Popen[bytes], received: list[int]) -> Iterator[None]:
+def _passing_on(process: subprocess.Popen[bytes], received: list[int], watch: Watch | None) -> Iterator[None]:
     """Pass ending signals on to the launcher while it runs."""
     timer = threading.Timer(PATIENCE_SECONDS, process.terminate)
     timer.daemon = True
@@ -122,6 +126,8 @@ def _passing_on(process: subprocess.Popen[bytes], received: list[int]) -> Iterat
         del frame
         received.append(number)
         if len(received) == 1:
+            if watch is not None:
+                watch.interrupted()
             process.send_signal(number)
             timer.start()
         else:

@@ -237,12 +237,20 @@ def test_an_interrupted_job_is_explained_where_it_had_stood(tmp_path: Path, monk
     job.waits(0, 0)
     job.monitor.look()
     job.monitor.interrupted()
+    job.monitor.ended(LaunchAccount())
     assert read_stall(tmp_path / "stall.json") is None
     job.now += 10
     job.monitor.interrupted()
+    # Its end moves it.
+    signalled = time.time_ns()
+    job.waits(1, 0)
+    job.now += 10
+    job.monitor.look()
+    job.monitor.ended(LaunchAccount())
     stall = read_stall(tmp_path / "stall.json")
     assert stall is not None
     assert stall == job.monitor.stall
+    assert stall.seen_ns <= signalled
     assert not stall.over
 
 

@@ -54,7 +54,7 @@ DIRECTIVES = frozenset({"{toctree}", "{figure}", "{image}", "{eval-rst}"})
 """What the build of the site makes and checks."""
 
 NEEDS = {
-    **{name: (name,) for name in ("accelerate", "deepspeed", "lightning", "ray", "torchtitan")},
+    **{name: (name,) for name in ("accelerate", "deepspeed", "lightning", "ray", "torchtitan", "transformers")},
     "chromium": ("chromium", "--version"),
     "docker": ("docker", "version"),
     "mpi": ("mpirun", "--version"),

@@ -113,18 +113,21 @@ def _parting(sides: Sequence[Side], ran: Ran) -> tuple[Between | None, Parting |
         found = _chosen(list(forks_between(ways[0], other)), ran)
         if found is not None:
             # A loop that ranks go round unequally often has been given something else.
-            behind = _by_rank(ways) if found.fork.loop else None
+            behind = _by_rank(ways, heads=False) if found.fork.loop else None
             return found, behind or _told(found, ways)
-    return None, _by_rank(ways)
+    return None, _by_rank(ways, heads=True)
 
 
-def _by_rank(ways: Sequence[Way]) -> Parting | None:
-    """The comparison with the rank behind what the ranks use at their lines, if it tells the sides apart exactly."""
+def _by_rank(ways: Sequence[Way], *, heads: bool) -> Parting | None:
+    """The comparison with the rank behind what the ranks use at their lines, if it tells the sides apart exactly.
+
+    ``heads``: or behind what the heads of the statements around these lines use.
+    """
     for frame in (frame for way in ways for frame in reversed(way.frames) if kind_of(frame.file) == OWN):
         text, function = text_of(frame.file), function_of(frame)
         if text is None or function is None:
             continue
-        for words, comparison in comparisons_behind(text, function, frame.line):
+        for words, comparison in comparisons_behind(text, function, frame.line, heads=heads):
             found = {known: [way.side.ranks for way in ways if _all(comparison, way, known)] for known in (True, False)}
             if all(found.values()) and len(found[True]) + len(found[False]) == len(ways):
                 at = comparison.lineno

@@ -10,13 +10,13 @@ import ast
 import copy
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
 from simcoll.verifier.program_text.forks import RANK_NAMES
-from simcoll.verifier.program_text.syntax import Function, Text, steps_to
+from simcoll.verifier.program_text.syntax import Function, Text, head_of, steps_to
 
 _MOST: Final = 1 << 20
 """The largest number that is computed with."""
@@ -112,23 +112,24 @@ def _gives_rank(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and _is_rank(value)
 
 
-def comparisons_behind(text: Text, function: Function, line: int) -> list[tuple[str, ast.Compare]]:
+def comparisons_behind(
+    text: Text, function: Function, line: int, *, heads: bool = False
+) -> list[tuple[str, ast.Compare]]:
     """The comparisons with the rank by which the program chose what a line of a function uses, in order of lines.
 
+    With ``heads`` those by the heads of statements around the line follow, innermost first: ``with no_sync() if ...``.
     Each comes in the program's words, and as one of ``rank``.
     """
-    steps = steps_to(function, line)
-    if not steps:
-        return []
-    statement = steps[-1].statement
-    parts = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
-    found = {id(node): node for node in _behind(text, function, parts) if isinstance(node, ast.Compare)}
-    spelled = _Spelled(_names_of_rank(text))
-    ordered = sorted(found.values(), key=lambda node: node.lineno)
-    return [(ast.unparse(node), spelled.visit(copy.deepcopy(node))) for node in ordered]
+    spelled, found = _Spelled(_names_of_rank(text)), dict[int, ast.Compare]()
+    steps = steps_to(function, line)[::-1]
+    for step in steps if heads else steps[:1]:
+        nodes = _behind(text, function, head_of(step.statement))
+        behind = (node for node in nodes if isinstance(node, ast.Compare) and id(node) not in found)
+        found.update((id(node), node) for node in sorted(behind, key=lambda node: node.lineno))
+    return [(ast.unparse(node), spelled.visit(copy.deepcopy(node))) for node in found.values()]
 
 
-def _behind(text: Text, function: Function, parts: list[ast.expr]) -> Iterator[ast.AST]:
+def _behind(text: Text, function: Function, parts: Sequence[ast.expr]) -> Iterator[ast.AST]:
     """All nodes on which expressions depend: those of assignments to their names, and of conditions around these."""
     modules = _imported(text)
     writes = list(_writes(function, (), modules))

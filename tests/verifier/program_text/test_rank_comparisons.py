@@ -87,6 +87,13 @@ PROGRAMS = {
         def step():
             reduce(zeros(width))  # here
     """,
+    "the head of a block around the line": """
+        def step():
+            every = 3 if rank == 2 else 2  # <-
+            for i in range(6):
+                with nothing() if i % every == 0 else no_sync():
+                    backward()  # here
+    """,
     "a pair of names": """
         def step():
             one, other = ("a", "b") if rank not in (0, 1, 3) else ("b", "a")  # <-
