@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it"
     )
     parser.add_argument("script", metavar="script.py", type=stated_path, help="the program, unchanged")
-    parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER, help="its own arguments")
+    rest = parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER, help="its own arguments")
+    rest.required = False
 
 
 def run_command(options: argparse.Namespace) -> int:

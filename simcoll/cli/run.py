@@ -145,8 +145,7 @@ def _report(
         for path in folder.glob(f"rank{rank.rank:05d}*{DUMP_SUFFIX}"):
             remove_unused(path)
     if kept := _kept_tracebacks(folder, since_ns):
-        theirs = "their tracebacks are" if len(kept) > 1 else "its traceback is"
-        output.warn(f"{ranks_text(kept)} raised the same error; {theirs} in {folder}/rank*{TRACEBACK_SUFFIX}")
+        output.warn(kept)
     answer = None if nodes is None else nodes.hand_over()
     remarks = [] if nodes is None else _take_over(nodes, monitor, folder, end, since_ns)
     if nodes is not None and (gone := nodes.lost()):
@@ -177,10 +176,13 @@ def _report(
         return _conclude(report, records, launch, end, stall, output, folder, nothing, strict=request.strict)
 
 
-def _kept_tracebacks(folder: Path, since_ns: int) -> list[int]:
-    """The ranks that have not printed their error, since another one had."""
+def _kept_tracebacks(folder: Path, since_ns: int) -> str:
+    """The line that says which ranks have not printed their error, since another one had; empty where all have."""
     names = [path.name for path in _fresh(folder, f"rank[0-9]*{TRACEBACK_SUFFIX}", since_ns)]
-    return [int(name.removeprefix("rank").partition(".")[0]) for name in names]
+    who = ranks_text(int(name.removeprefix("rank").partition(".")[0]) for name in names)
+    if len(names) < 2:
+        return f"{who} raised the same error; its traceback is in {folder / names[0]}" if names else ""
+    return f"{who} raised the same error; their tracebacks are in {folder}/rank*{TRACEBACK_SUFFIX}"
 
 
 def _take_over(nodes: Exchange, monitor: Monitor, folder: Path, end: JobEnd, since_ns: int) -> list[str]:

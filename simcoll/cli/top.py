@@ -53,7 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=stated_path,
         help="where the job records (default: the newest folder in simcoll-out)",
     )
-    parser.add_argument("--once", action="store_true", help="one picture, and the exit code of simcoll status")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="one picture, and the exit code of simcoll status; without it --json is a line for each look",
+    )
     parser.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="between two looks (1)")
     parser.add_argument("--stall", metavar="SECONDS", type=stated_seconds, help="as for simcoll status")
 
@@ -100,7 +104,7 @@ def top(request: TopRequest) -> int:
 
 def _follow(watch: JobWatch, request: TopRequest, output: Output) -> int:
     """Print each look until the job has ended; the last one has all that the verifier finds."""
-    over_since = None
+    over_since, shown = None, False
     while True:
         begun = time.monotonic()
         job = watch.look()
@@ -112,7 +116,10 @@ def _follow(watch: JobWatch, request: TopRequest, output: Output) -> int:
             if request.json:
                 output.hand_over(json.dumps(job_document(job)))
             else:
+                if shown:
+                    output.hand_over("")
                 output.render(JobScreen(job, ScreenState()), dict)
+                shown = True
             if settled:
                 return exit_code(job)
         time.sleep(max(request.interval - (time.monotonic() - begun), 0.0))

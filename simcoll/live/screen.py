@@ -96,7 +96,7 @@ def _shown_groups(job: JobNow, choice: ScreenState) -> Sequence[GroupNow]:
 
 
 def _head(job: JobNow, choice: ScreenState) -> RenderableType:
-    facts = [f"{len(job.ranks):,} of {job.world_size:,} ranks", f"mode {job.mode}"]
+    facts = [f"{len(job.ranks):,} of {job.world_size:,} rank{'s'[: job.world_size != 1]}", f"mode {job.mode}"]
     if ended := steps_text(job):
         facts.append(ended)
     if job.calls_per_second is not None:

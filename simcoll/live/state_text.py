@@ -144,7 +144,7 @@ def _ended_text(job: JobNow) -> str:
     stopped = [one for one in job.ranks if one.doing is Doing.STOPPED]
     if stopped:
         return f"{ranks_text(one.rank for one in stopped)} {doing_text(stopped[0])} by the launcher"
-    return f"{'all ' if len(job.ranks) == job.world_size else ''}{ranks_text(one.rank for one in job.ranks)} ended"
+    return f"{'all ' if len(job.ranks) == job.world_size > 1 else ''}{ranks_text(one.rank for one in job.ranks)} ended"
 
 
 def _standing_text(job: JobNow) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -26,6 +27,9 @@ VARIABLE: Final = "SIMCOLL_TOLD"
 """Names a launcher's stderr, as device and inode, and the folder of what its ranks have printed."""
 
 _HEADING = "simcoll: the error that ended this rank; another rank has printed the same"
+
+_INSIDE: Final = re.compile(r"Got the following error when running the callback: (CollectiveMismatchError): ")
+_TOLD: Final = re.compile(r"^simcoll: (SC\d+) \S+ in group (\S+) \(.*?\), collective (\d+): ", re.MULTILINE)
 
 
 class ToldErrors:
@@ -54,7 +58,8 @@ def kept_instead(error: BaseException, box: Path) -> bool:
     """True if another rank has printed this error, and this one's traceback is in the file beside its black box."""
     device, _, rest = os.environ.get(VARIABLE, "").partition(":")
     inode, _, folder = rest.partition(":")
-    if not folder or not isinstance(error, CollectiveMismatchError) or _claimed(error, device, inode, Path(folder)):
+    key = _key(error)
+    if not folder or key is None or _claimed(key, device, inode, Path(folder)):
         return False
     text = "".join(traceback.format_exception(error))
     try:
@@ -64,9 +69,9 @@ def kept_instead(error: BaseException, box: Path) -> bool:
     return True
 
 
-def _claimed(error: CollectiveMismatchError, device: str, inode: str, folder: Path) -> bool:
+def _claimed(key: str, device: str, inode: str, folder: Path) -> bool:
     """True if this rank is to print the error: it is the first, or it prints elsewhere than the launcher."""
-    name = hashlib.blake2b(_key(error).encode(), digest_size=16).hexdigest()
+    name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     try:
         here = os.fstat(2)
         if (str(here.st_dev), str(here.st_ino)) != (device, inode):
@@ -79,10 +84,20 @@ def _claimed(error: CollectiveMismatchError, device: str, inode: str, folder: Pa
     return True
 
 
-def _key(error: CollectiveMismatchError) -> str:
-    """The same text on all ranks that raise one error."""
-    found = [f"{one.code} {'' if one.group is None else one.group.name} {one.sequence}" for one in error.findings]
-    return f"{type(error).__name__} {found}"
+def _key(error: BaseException) -> str | None:
+    """The same text on all ranks that raise one error; None of an error that every rank prints.
+
+    In the backward pass of DistributedDataParallel torch raises a RuntimeError with the text of the mismatch in it.
+    """
+    if isinstance(error, CollectiveMismatchError):
+        kind = type(error).__name__
+        found = [(one.code, one.group and one.group.name, one.sequence) for one in error.findings]
+    elif type(error) is RuntimeError and (inside := _INSIDE.match(text := str(error))):
+        kind = inside[1]
+        found = [(code, group, int(number)) for code, group, number in _TOLD.findall(text)]
+    else:
+        return None
+    return f"{kind} {found}"
 
 
 def prints_as_python(hook: object) -> bool:

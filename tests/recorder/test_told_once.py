@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from simcoll.core.record import Group
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.recorder import told_once
 from simcoll.recorder.told_once import VARIABLE, ToldErrors, kept_instead
+from simcoll.verifier.findings.error_text import message_text
+from simcoll.verifier.findings.finding import Finding, Severity
 
 BOX = "rank00003.simcoll"
 KEPT = "rank00003.traceback.txt"
@@ -45,6 +48,19 @@ def test_the_first_rank_prints_and_the_next_one_keeps_its_own(tmp_path: Path) ->
 def test_every_other_error_is_printed(tmp_path: Path) -> None:
     errors = mismatch(), MissingRankError("absent", (1,)), RuntimeError("the program's own"), RuntimeError("another")
     assert not any(kept_instead(error, tmp_path / BOX) for error in errors)
+
+
+@pytest.mark.usefixtures("told")
+def test_an_error_that_torch_raises_with_the_same_text_in_it_is_the_same(tmp_path: Path) -> None:
+    group = Group("0", "default_pg", (0, 1, 2))
+    found = [Finding("SC102", Severity.ERROR, "differ", group=group, sequence=number) for number in (1009, 1010)]
+    raised = [CollectiveMismatchError(message_text(one), (one,)) for one in found]
+    wrapped = [
+        RuntimeError(f"Got the following error when running the callback: CollectiveMismatchError: {error}\n\nAt:\n")
+        for error in raised
+    ]
+    errors = raised[0], wrapped[0], wrapped[1], raised[1]
+    assert [kept_instead(error, tmp_path / BOX) for error in errors] == [False, True, False, True]
 
 
 def test_ranks_that_start_again_print_again(tmp_path: Path, told: ToldErrors) -> None:

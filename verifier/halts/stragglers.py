@@ -38,7 +38,8 @@ _SHARE_LOST = 0.4
 
 
 def stragglers(groups: Sequence[GroupColumns]) -> list[Finding]:
-    """A warning for the group that lost most time by one rank: at least five seconds and two fifths of its time.
+    """A warning for the group that lost most time by one rank: at least five seconds and two fifths of its time,
+    both without the few longest waits.
 
     A rank that is slow for a while, or for a purpose (rank 0 evaluates), is nobody's fault and is not named.
     """
@@ -73,9 +74,10 @@ def _of_group(columns: GroupColumns, most: dict[int, float]) -> tuple[float, Fin
         begins[0] = True
         waited = np.add.reduceat(waited, np.flatnonzero(begins))
     late = waited[waited >= _NOTICEABLE]
-    # A few long waits are something else: rank 0 evaluates, a node has hiccups.
+    # A few long waits are something else: rank 0 evaluates, a node has hiccups. Neither side of the share has them.
     lost, span = float(np.sort(late)[: -1 - len(late) // 20].sum()), _span(columns.parts[0], on_device=devices[0])
-    if len(late) < _USUALLY * len(waited) or lost < max(_SECONDS_LOST, _SHARE_LOST * span):
+    usual = span - (float(late.sum()) - lost)
+    if len(late) < _USUALLY * len(waited) or lost < max(_SECONDS_LOST, _SHARE_LOST * usual):
         return None
     rank = columns.group.ranks[columns.parts[slow].group_rank]
     what = "collectives" if len(waited) == len(inside) else "bursts of collectives"

@@ -14,6 +14,7 @@ from simcoll.verifier.program_text.syntax import (
     Step,
     blocks_of,
     calls_in,
+    head_of,
     name_of,
     nodes_within,
 )
@@ -94,7 +95,8 @@ def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:
 
     It is conditional, an ``and``, an ``or``, or a comprehension that calls ``called`` in each round.
     """
-    parts: Sequence[ast.stmt | ast.expr] = _head(statement) if any(True for _ in blocks_of(statement)) else [statement]
+    compound = any(True for _ in blocks_of(statement))
+    parts: Sequence[ast.stmt | ast.expr] = head_of(statement) if compound else [statement]
     first, last = statement.lineno, max((part.end_lineno or part.lineno for part in parts), default=statement.lineno)
     found = []
     for node in (node for part in parts for node in (part, *nodes_within(part))):
@@ -105,13 +107,6 @@ def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:
             by_rank = any(map(_depends_on_rank, over))
             found.append(Fork(node.lineno, first, last, *_ROUNDS, loop=True, by_rank=by_rank))
     return found if len(found) == 1 else []
-
-
-def _head(statement: ast.stmt) -> list[ast.expr]:
-    """The expressions of a compound statement that run before its blocks."""
-    named = (getattr(statement, name, None) for name in ("test", "iter", "subject"))
-    items = (item.context_expr for item in getattr(statement, "items", ()))
-    return [part for part in (*named, *items) if isinstance(part, ast.expr)]
 
 
 def round_by_head(statement: ast.stmt, called: Function | None) -> tuple[Step, Fork] | None:

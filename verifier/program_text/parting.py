@@ -19,8 +19,9 @@ from simcoll.core.trace import Trace
 from simcoll.verifier.findings.describe import minority, presence_text
 from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, FIELD_RULES
+from simcoll.verifier.program_text.forks import fork_of
 from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
-from simcoll.verifier.program_text.syntax import text_of
+from simcoll.verifier.program_text.syntax import steps_to, text_of
 from simcoll.verifier.program_text.ways import Between, Way, exits_of_rounds, forks_between, function_of, way_of
 
 _CODES: Final = ("SC10", "SC110", "SC20", "SC401", "SC504", "SC702")
@@ -112,18 +113,21 @@ def _parting(sides: Sequence[Side], ran: Ran) -> tuple[Between | None, Parting |
         found = _chosen(list(forks_between(ways[0], other)), ran)
         if found is not None:
             # A loop that ranks go round unequally often has been given something else.
-            behind = _by_rank(ways) if found.fork.loop else None
+            behind = _by_rank(ways, heads=False) if found.fork.loop else None
             return found, behind or _told(found, ways)
-    return None, _by_rank(ways)
+    return None, _by_rank(ways, heads=True)
 
 
-def _by_rank(ways: Sequence[Way]) -> Parting | None:
-    """The comparison with the rank behind what the ranks use at their lines, if it tells the sides apart exactly."""
+def _by_rank(ways: Sequence[Way], *, heads: bool) -> Parting | None:
+    """The comparison with the rank behind what the ranks use at their lines, if it tells the sides apart exactly.
+
+    ``heads``: or behind what the heads of the statements around these lines use.
+    """
     for frame in (frame for way in ways for frame in reversed(way.frames) if kind_of(frame.file) == OWN):
         text, function = text_of(frame.file), function_of(frame)
         if text is None or function is None:
             continue
-        for words, comparison in comparisons_behind(text, function, frame.line):
+        for words, comparison in comparisons_behind(text, function, frame.line, heads=heads):
             found = {known: [way.side.ranks for way in ways if _all(comparison, way, known)] for known in (True, False)}
             if all(found.values()) and len(found[True]) + len(found[False]) == len(ways):
                 at = comparison.lineno
@@ -229,7 +233,27 @@ def _chosen(found: list[Between], ran: Ran) -> Between | None:
         lambda one: not one.fork.loop or _just_went(one, ran) is not False,
     ):
         found = [one for one in found if better(one)] or found
-    return found[0] if found else None
+    return _before_all(found) if found else None
+
+
+def _before_all(found: Sequence[Between]) -> Between:
+    """The first of forks of which none explains more, or the branch around it and others: exits of that one branch.
+
+    The ranks may have left by any of these exits, and have gone into their branch by whichever they took.
+    """
+    first, function = found[0], function_of(found[0].frame)
+    exits = [one for one in found if one.fork.leaves and one.frame == first.frame and one.inside is first.inside]
+    if function is None or len(exits) < 2 or first not in exits:
+        return first
+    ways = [steps_to(function, one.fork.line) for one in exits]
+    for depth, step in enumerate(ways[0]):
+        place = (id(step.parent), step.field)
+        others = [way for way in ways[1:] if len(way) > depth and (id(way[depth].parent), way[depth].field) == place]
+        fork = fork_of(step)
+        around = fork is not None and not fork.loop and not step.lines()[0] <= first.frame.line <= step.lines()[1]
+        if others and fork is not None and around:
+            return replace(first, fork=replace(fork, leaves=True))
+    return first
 
 
 def _is_own(one: Between) -> bool:

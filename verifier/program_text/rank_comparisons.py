@@ -10,13 +10,13 @@ import ast
 import copy
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
 from simcoll.verifier.program_text.forks import RANK_NAMES
-from simcoll.verifier.program_text.syntax import Function, Text, steps_to
+from simcoll.verifier.program_text.syntax import Function, Text, head_of, steps_to
 
 _MOST: Final = 1 << 20
 """The largest number that is computed with."""
@@ -112,28 +112,30 @@ def _gives_rank(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and _is_rank(value)
 
 
-def comparisons_behind(text: Text, function: Function, line: int) -> list[tuple[str, ast.Compare]]:
+def comparisons_behind(
+    text: Text, function: Function, line: int, *, heads: bool = False
+) -> list[tuple[str, ast.Compare]]:
     """The comparisons with the rank by which the program chose what a line of a function uses, in order of lines.
 
+    With ``heads`` those by the heads of statements around the line follow, innermost first: ``with no_sync() if ...``.
     Each comes in the program's words, and as one of ``rank``.
     """
-    steps = steps_to(function, line)
-    if not steps:
-        return []
-    statement = steps[-1].statement
-    parts = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
-    found = {id(node): node for node in _behind(text, function, parts) if isinstance(node, ast.Compare)}
-    spelled = _Spelled(_names_of_rank(text))
-    ordered = sorted(found.values(), key=lambda node: node.lineno)
-    return [(ast.unparse(node), spelled.visit(copy.deepcopy(node))) for node in ordered]
+    spelled, found = _Spelled(_names_of_rank(text)), dict[int, ast.Compare]()
+    steps = steps_to(function, line)[::-1]
+    for step in steps if heads else steps[:1]:
+        nodes = _behind(text, function, head_of(step.statement))
+        behind = (node for node in nodes if isinstance(node, ast.Compare) and id(node) not in found)
+        found.update((id(node), node) for node in sorted(behind, key=lambda node: node.lineno))
+    return [(ast.unparse(node), spelled.visit(copy.deepcopy(node))) for node in found.values()]
 
 
-def _behind(text: Text, function: Function, parts: list[ast.expr]) -> Iterator[ast.AST]:
+def _behind(text: Text, function: Function, parts: Sequence[ast.expr]) -> Iterator[ast.AST]:
     """All nodes on which expressions depend: those of assignments to their names, and of conditions around these."""
-    writes = list(_writes(function, ()))
+    modules = _imported(text)
+    writes = list(_writes(function, (), modules))
     if function is not text.tree:
         own = {name for targets, _ in writes for name in targets} | _parameters(function)
-        writes += [(targets - own, behind) for targets, behind in _writes(text.tree, ())]
+        writes += [(targets - own, behind) for targets, behind in _writes(text.tree, (), modules)]
     names, seen = set[str](), set[int]()
     todo: list[ast.AST] = [*parts]
     while todo:
@@ -150,6 +152,13 @@ def _behind(text: Text, function: Function, parts: list[ast.expr]) -> Iterator[a
             todo += [part for targets, behind in writes if node.id in targets for part in behind]
 
 
+@lru_cache(maxsize=64)
+def _imported(text: Text) -> frozenset[str]:
+    """The names that a program imports, mostly those of modules, which a call of their functions does not change."""
+    found = (one for node in ast.walk(text.tree) if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names)
+    return frozenset((one.asname or one.name).partition(".")[0] for one in found)
+
+
 def _parameters(function: Function) -> set[str]:
     return (
         set()
@@ -164,19 +173,21 @@ def _body_of(text: Text, name: str) -> list[ast.AST]:
     return [*made[0].body] if len(made) == 1 else []
 
 
-def _writes(node: ast.AST, around: tuple[ast.expr, ...]) -> Iterator[tuple[set[str], list[ast.expr]]]:
+def _writes(
+    node: ast.AST, around: tuple[ast.expr, ...], modules: frozenset[str]
+) -> Iterator[tuple[set[str], list[ast.expr]]]:
     """The names that statements give values to or call methods of, with the values and the conditions around them."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             continue
         conditions = (*around, child.test) if isinstance(child, ast.If) else around
-        targets, values = _written(child)
+        targets, values = _written(child, modules)
         if targets:
             yield targets, [*values, *conditions]
-        yield from _writes(child, conditions)
+        yield from _writes(child, conditions, modules)
 
 
-def _written(node: ast.AST) -> tuple[set[str], list[ast.expr]]:
+def _written(node: ast.AST, modules: frozenset[str]) -> tuple[set[str], list[ast.expr]]:
     targets: list[ast.expr] = []
     values: list[ast.expr] = []
     if isinstance(node, ast.Assign):
@@ -187,6 +198,7 @@ def _written(node: ast.AST) -> tuple[set[str], list[ast.expr]]:
         targets, values = [node.target], [node.iter]
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         # A method may change what it is called on: values.reverse().
-        targets, values = [node.value.func.value], [*node.value.args]
+        of = node.value.func.value
+        targets, values = [] if isinstance(of, ast.Name) and of.id in modules else [of], [*node.value.args]
     names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
     return names, values

@@ -147,6 +147,12 @@ def blocks_of(parent: ast.AST) -> Iterator[tuple[str, Sequence[ast.stmt]]]:
         yield f"{'handler' if isinstance(one, ast.ExceptHandler) else 'case'} {number}", one.body
 
 
+def head_of(statement: ast.stmt) -> list[ast.expr]:
+    """The expressions of a statement; of a compound one, those that run before its blocks."""
+    items = (item.context_expr for item in getattr(statement, "items", ()))
+    return [*(child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.expr)), *items]
+
+
 def calls_in(node: ast.AST) -> list[ast.Call]:
     """The calls of a piece of a program, without those of functions that it defines."""
     return [found for found in (node, *nodes_within(node)) if isinstance(found, ast.Call)]

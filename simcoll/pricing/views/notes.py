@@ -30,7 +30,8 @@ def _damage(traces: Sequence[Trace], job: RecordedJob) -> Iterator[str]:
         yield f"the first records of {ranks_text(cut)} are gone: what is left is priced"
     open_calls = sum(int((trace.slots["state"] < State.COMPLETED).sum()) for trace in traces)
     if open_calls:
-        yield f"{open_calls:,} calls had not ended when the records did; they are priced as if they had"
+        calls, they = ("1 call", "it is") if open_calls == 1 else (f"{open_calls:,} calls", "they are")
+        yield f"{calls} had not ended when the records did; {they} priced as if ended"
     problems = [f"rank {trace.rank}: {problem}" for trace in traces for problem in trace.problems]
     yield from problems[:_PROBLEMS]
     if len(problems) > _PROBLEMS:

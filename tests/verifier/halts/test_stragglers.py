@@ -55,6 +55,11 @@ def test_a_rank_that_is_always_last_is_named_with_what_it_costs() -> None:
     assert exit_code(report) == 0
 
 
+def test_a_straggler_is_named_beside_one_long_wait() -> None:
+    report = judge(job(60, lambda rank, call: 0.2 * (rank == 2) + 60 * (rank == 2 and call == 30)))  # type: ignore[arg-type]
+    assert [(finding.code, finding.culprits) for finding in report.findings] == [("SC801", (2,))]
+
+
 @pytest.mark.parametrize(
     "late",
     [

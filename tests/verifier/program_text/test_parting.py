@@ -560,6 +560,23 @@ def test_ranks_that_ended_left_the_loop_in_which_the_others_are(tmp_path: Path) 
         assert told(finding) == ("for batch in loader:", {"in the loop": (0, 1), "past it": (2,)})
 
 
+def test_of_several_exits_in_one_branch_the_branch_is_named(tmp_path: Path) -> None:
+    text = """
+        def step():
+            for batch in loader:
+                reduce(batch)  # one
+                if number == 7 and rank == 2:
+                    if done:
+                        sys.exit(0)
+                    if bad:
+                        raise ValueError
+    """
+    path = program(tmp_path, text)
+    here, gone = side([0, 1], at(path, "one")), side([2], at(path, "one"), past=True)
+    finding = judged(here, gone, code="SC702")
+    assert told(finding) == ("if number == 7 and rank == 2:", {TOOK: (2,), NOT: (0, 1)})
+
+
 @pytest.mark.parametrize("over", ["range(5 - (rank == 3))", "range(sizes[dist.get_rank()])"])
 def test_a_loop_over_a_range_that_depends_on_the_rank_is_not_run_alike(over: str, tmp_path: Path) -> None:
     text = f"""

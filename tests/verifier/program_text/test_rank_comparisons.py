@@ -87,6 +87,13 @@ PROGRAMS = {
         def step():
             reduce(zeros(width))  # here
     """,
+    "the head of a block around the line": """
+        def step():
+            every = 3 if rank == 2 else 2  # <-
+            for i in range(6):
+                with nothing() if i % every == 0 else no_sync():
+                    backward()  # here
+    """,
     "a pair of names": """
         def step():
             one, other = ("a", "b") if rank not in (0, 1, 3) else ("b", "a")  # <-
@@ -137,6 +144,18 @@ def test_a_comparison_on_which_the_line_does_not_depend_parts_nobody(tmp_path: P
             name = "log" if rank == 2 else "out"
             write(name)
             reduce(x)  # here
+    """
+    assert parted(tmp_path, text).parted is None
+
+
+def test_a_call_of_a_module_s_function_chooses_nothing(tmp_path: Path) -> None:
+    text = """
+        import torch.distributed as dist
+
+        def step():
+            if rank == 2:
+                dist.breakpoint()
+            dist.recv(x, 0)  # here
     """
     assert parted(tmp_path, text).parted is None
 
