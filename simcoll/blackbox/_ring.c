@@ -14,7 +14,7 @@
 #error "a black box is little-endian"
 #endif
 
-enum { REVISION = 2 }; /* as in simcoll/core/native.py */
+enum { REVISION = 3 }; /* as in simcoll/core/native.py */
 
 #define IN_ORDER() atomic_thread_fence(memory_order_release)
 
@@ -43,13 +43,15 @@ typedef struct {
     Row *rows;
     Slot *slots;
     uint64_t row_count, count, next;
+    int64_t ahead_ns;
     int open;
 } Ring;
 
-static uint64_t now_ns(void) {
+/* The time of simcoll/core/clock.py. */
+static uint64_t now_ns(const Ring *ring) {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + (uint64_t)ring->ahead_ns;
 }
 
 static uint16_t seal(const Slot *slot, uint32_t signature) {
@@ -81,8 +83,8 @@ static Slot *slot_of(Ring *ring, int64_t ticket) {
     return ring->slots + (uint64_t)ticket % ring->count;
 }
 
-static void advance(Slot *slot, uint8_t state) {
-    uint64_t now = now_ns();
+static void advance(const Ring *ring, Slot *slot, uint8_t state) {
+    uint64_t now = now_ns(ring);
     if (state == STARTED)
         slot->started_ns = now;
     else
@@ -110,7 +112,7 @@ static PyObject *ring_write(PyObject *self, PyObject *const *arguments, Py_ssize
         return NULL;
     if (!ring->open)
         return PyLong_FromLong(-1);
-    uint64_t ticket = ring->next, now = now_ns();
+    uint64_t ticket = ring->next, now = now_ns(ring);
     Slot *slot = ring->slots + ticket % ring->count;
     if (ticket >= ring->count)
         drop(ring, slot);
@@ -140,7 +142,7 @@ static PyObject *ring_advance(PyObject *self, PyObject *const *arguments, Py_ssi
         return NULL;
     Slot *slot = slot_of((Ring *)self, given[0]);
     if (slot != NULL)
-        advance(slot, (uint8_t)given[1]);
+        advance((Ring *)self, slot, (uint8_t)given[1]);
     Py_RETURN_NONE;
 }
 
@@ -161,7 +163,7 @@ static PyObject *ring_waits(PyObject *self, PyObject *const *arguments, Py_ssize
     Slot *slot = slot_of((Ring *)self, given[0]);
     if (slot != NULL) {
         if (slot->flags & ASYNCHRONOUS && slot->wait_us == 0) {
-            int64_t after = ((int64_t)now_ns() - (int64_t)slot->scheduled_ns) / 1000;
+            int64_t after = ((int64_t)now_ns((Ring *)self) - (int64_t)slot->scheduled_ns) / 1000;
             slot->wait_us = (uint32_t)(after < 1 ? 1 : after > UINT32_MAX ? UINT32_MAX : after);
         }
         slot->flags |= (uint8_t)given[1];
@@ -191,7 +193,7 @@ static PyObject *ring_ended_on_device(PyObject *self, PyObject *const *arguments
         return NULL;
     Slot *slot = slot_of((Ring *)self, ticket);
     if (slot != NULL && slot->state <= STARTED)
-        advance(slot, COMPLETED);
+        advance((Ring *)self, slot, COMPLETED);
     Py_RETURN_NONE;
 }
 
@@ -216,11 +218,13 @@ static PyObject *ring_next(PyObject *self, void *Py_UNUSED(nothing)) {
     return PyLong_FromUnsignedLongLong(((Ring *)self)->next);
 }
 
-/* Ring(owner, address, groups, group_rows, ring, slots): ``owner`` keeps the memory at ``address`` mapped. */
+/* Ring(owner, address, groups, group_rows, ring, slots, ahead_ns): ``owner`` keeps the memory at ``address`` mapped;
+   the ring's time is so far ahead of the monotonic clock. */
 static PyObject *ring_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
     PyObject *owner;
     unsigned long long address, groups, rows, start, count;
-    if (!PyArg_ParseTuple(arguments, "OKKKKK:Ring", &owner, &address, &groups, &rows, &start, &count))
+    long long ahead;
+    if (!PyArg_ParseTuple(arguments, "OKKKKKL:Ring", &owner, &address, &groups, &rows, &start, &count, &ahead))
         return NULL;
     if (count == 0) {
         PyErr_SetString(PyExc_ValueError, "a ring has at least one slot");
@@ -235,6 +239,7 @@ static PyObject *ring_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
     ring->slots = (Slot *)(uintptr_t)(address + start);
     ring->row_count = rows;
     ring->count = count;
+    ring->ahead_ns = (int64_t)ahead;
     ring->open = 1;
     return (PyObject *)ring;
 }

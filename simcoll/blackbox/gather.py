@@ -12,6 +12,7 @@ from simcoll.blackbox import BlackBox, UnreadableError
 from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, LaunchAccount, outcome_of
 from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
+from simcoll.blackbox.host_clocks import with_one_clock
 from simcoll.blackbox.host_files import HOST_PATTERN, KERNEL_PATTERN, RAS_PATTERN
 from simcoll.blackbox.reader_pool import Progress, read_files
 from simcoll.blackbox.remote_ranks import NODES_FILE
@@ -74,6 +75,10 @@ def gather(
     chosen, notes = one_run(boxes)
     if boxes:
         dumps = _of_run(dumps, chosen, notes)
+    if boxes and not dumps:
+        # The host of a dump is not known.
+        chosen, launches, moved = with_one_clock(chosen, launches)
+        notes += moved
     of_paths = dict(zip(paths, found, strict=True))
     other_runs = _of_other_runs(of_paths, boxes, chosen or dumps)
     notes += [f"{path}: holds another run, which is not judged here: give it alone" for path in other_runs]

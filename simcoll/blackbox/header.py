@@ -15,6 +15,7 @@ from pathlib import Path
 
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.table import CommonData, encode
+from simcoll.core.clock import AHEAD_NS
 from simcoll.core.io import opened_record
 from simcoll.core.source_roots import own_roots
 from simcoll.core.steps import MARKS
@@ -66,7 +67,7 @@ class Header:
 
 def pack_header(rank: int, world_size: int, mode: str, slots: int) -> bytes:
     """The header page of a new black box of this process."""
-    about = _about()
+    about, made_ns = _about(), time.monotonic_ns()
     ring = layout.ring_offset(layout.GROUP_ROWS)
     values = {
         "magic": layout.MAGIC,
@@ -83,8 +84,8 @@ def pack_header(rank: int, world_size: int, mode: str, slots: int) -> bytes:
         "world_size": world_size,
         "pid": os.getpid(),
         "attempt": _restart_count(),
-        "wall_ns": time.time_ns(),
-        "monotonic_ns": time.monotonic_ns(),
+        "wall_ns": made_ns + AHEAD_NS,
+        "monotonic_ns": made_ns,
         "mode": mode.encode("ascii", "replace")[:8],
         "about_size": len(about),
         "about_crc": zlib.crc32(about),

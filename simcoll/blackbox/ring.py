@@ -11,13 +11,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
-import time
 from struct import Struct
 from typing import Protocol
 
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.box import NO_TICKET, CallSlots
 from simcoll.blackbox.format import seal
+from simcoll.core.clock import AHEAD_NS, now_ns
 from simcoll.core.native import native
 from simcoll.core.record import State
 
@@ -57,7 +57,7 @@ def ring_in(memory: mmap.mmap, slots: int, group_rows: int) -> Ring:
         return PlainRing(memory, slots, group_rows)
     start = ctypes.c_char.from_buffer(memory)
     ring: Ring = compiled.Ring(
-        start, ctypes.addressof(start), layout.PAGE, group_rows, layout.ring_offset(layout.GROUP_ROWS), slots
+        start, ctypes.addressof(start), layout.PAGE, group_rows, layout.ring_offset(layout.GROUP_ROWS), slots, AHEAD_NS
     )
     return ring
 
@@ -85,7 +85,7 @@ class PlainRing:
             offset = self._ring + ticket % self._slots * _SLOT_SIZE
             if ticket >= self._slots:
                 self._drop(offset)
-            now = time.time_ns()
+            now = now_ns()
             sequence, p2p_sequence = sequence & 0xFFFFFFFF, p2p_sequence & 0xFFFFFFFF
             _PACK_SLOT(
                 self._map,
@@ -112,7 +112,7 @@ class PlainRing:
         """Write down that the call runs (STARTED), or how it ended."""
         if not self._open or ticket < 0:
             return
-        now = time.time_ns()
+        now = now_ns()
         with self._lock:
             if ticket + self._slots < self.next:
                 return
@@ -133,7 +133,7 @@ class PlainRing:
         """Write down that the rank begins to wait for an asynchronous call."""
         if not self._open or ticket < 0:
             return
-        now = time.time_ns()
+        now = now_ns()
         with self._lock:
             if ticket + self._slots < self.next:
                 return

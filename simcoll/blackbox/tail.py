@@ -14,6 +14,7 @@ import numpy as np
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import closed, intact, settle
 from simcoll.blackbox.header import Header, unpack_header
+from simcoll.blackbox.host_clocks import moved_box, moved_slots
 from simcoll.blackbox.reader import BlackBox, box_of_newest, read_marks, resolve
 from simcoll.blackbox.ring_reader import SLOT_DTYPE, Slots
 from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_further
@@ -33,7 +34,8 @@ class BoxTail:
     """One black box, of which the newest ``most`` records are kept at hand.
 
     ``slots`` are those records, oldest first, without what CUDA graphs captured; ``newest`` is the index of the last
-    record, 0 where there is none. ``header`` is None, and ``problem`` says why, while the file cannot be read.
+    record, 0 where there is none. Their times are ``later_ns`` later than they were written (:meth:`move`); the
+    ``header`` is as it was. It is None, and ``problem`` says why, while the file cannot be read.
     """
 
     def __init__(self, path: Path, most: int, known: KnownEntries) -> None:
@@ -43,6 +45,9 @@ class BoxTail:
         self.problem = ""
         self.newest = 0
         self.slots: Slots = _NONE
+        self.later_ns = 0
+        self._written: Slots = _NONE
+        self._ring = b""
         self.entries = TableEntries()
         self._known = known
         self._page = b""
@@ -65,8 +70,16 @@ class BoxTail:
     def box(self) -> BlackBox | None:
         """The newest records as a black box whose older ones were dropped; None while the file cannot be read."""
         if self._box is None and self.header is not None:
-            self._box = box_of_newest(str(self.path), self.header, self.entries, self.slots, self._marks)
+            self._box = moved_box(
+                box_of_newest(str(self.path), self.header, self.entries, self._written, self._marks), self.later_ns
+            )
         return self._box
+
+    def move(self, later_ns: int) -> None:
+        """Have all times be so much later than they were written, also those of later looks."""
+        if later_ns != self.later_ns:
+            self.later_ns, self._box = later_ns, None
+            self.slots = moved_slots(self._written, later_ns) if later_ns else self._written
 
     def _look(self, fd: int) -> bool:
         page = os.pread(fd, layout.PAGE, 0)
@@ -80,22 +93,27 @@ class BoxTail:
             self._marks = read_marks(fd, self.header)
         if replaced:
             self.newest, self.slots, self.entries, self._table_end = 0, _NONE, TableEntries(), 0
+            self._written = _NONE
         header = self.header
         assert header is not None
         newest = self._find_newest(fd, header)
         if newest == self.newest and not changed and not self._open():
             return self._read_table(fd, header)
-        ring = self._window(fd, header, newest)
+        ring = self._newest_slots(fd, header, newest)
         told = self._read_table(fd, header)
-        slots, _ = resolve(ring, self.entries, 0)
+        read, self._ring = self._ring, ring.tobytes()
+        if newest == self.newest and not (changed or told) and read == self._ring:
+            return False
+        slots, _ = resolve(_sound(ring, newest), self.entries, 0)
         slots = slots[(slots["flags"] & layout.CAPTURED) == 0]
-        changed = changed or told or newest != self.newest or not np.array_equal(slots, self.slots)
-        self.newest, self.slots = newest, slots
+        changed = changed or told or newest != self.newest or slots.tobytes() != self._written.tobytes()
+        self.newest, self._written = newest, slots
+        self.slots = moved_slots(slots, self.later_ns) if self.later_ns else slots
         return changed
 
     def _open(self) -> bool:
         """True if a record at hand may still change its state."""
-        return bool((self.slots["state"] < State.COMPLETED).any())
+        return bool((self._written["state"] < State.COMPLETED).any())
 
     def _find_newest(self, fd: int, header: Header) -> int:
         """The index of the newest record: a little behind the last known one, or else found by bisection."""
@@ -122,19 +140,10 @@ class BoxTail:
         data = os.pread(fd, 8, header.ring_offset + place * layout.SLOT.size)
         return int.from_bytes(data, "little") if len(data) == 8 else 0
 
-    def _window(self, fd: int, header: Header, newest: int) -> Slots:
-        """The newest records, oldest first, from behind the last one that is torn or lacking."""
+    def _newest_slots(self, fd: int, header: Header, newest: int) -> Slots:
+        """The slots of the newest records, oldest first, as they are."""
         count = min(self.most, newest, header.slot_count)
-        if not count:
-            return _NONE
-        ring = self._read(fd, header, newest - count + 1, count)
-        expected = np.arange(newest - count + 1, newest + 1, dtype=np.uint64)
-        sound = (ring["index"] == expected) & closed(ring) & intact(ring)
-        # The rank may be writing the last of them.
-        torn = np.flatnonzero(~sound[:-1])
-        ring = ring[int(torn[-1]) + 1 if len(torn) else 0 : count if sound[-1] else -1].copy()
-        settle(ring)
-        return ring
+        return self._read(fd, header, newest - count + 1, count) if count else _NONE
 
     def _read(self, fd: int, header: Header, index: int, count: int) -> Slots:
         """The slots of ``count`` records from this index on, around the ring's end; what is not there is zero."""
@@ -159,6 +168,20 @@ class BoxTail:
                 break
             piece = _PIECE if taken or piece < _PIECE else 2 * layout.ENTRY_LIMIT
         return self._table_end != before
+
+
+def _sound(ring: Slots, newest: int) -> Slots:
+    """The slots from behind the last one that is torn or lacking."""
+    count = len(ring)
+    if not count:
+        return ring
+    expected = np.arange(newest - count + 1, newest + 1, dtype=np.uint64)
+    sound = (ring["index"] == expected) & closed(ring) & intact(ring)
+    # The rank may be writing the last of them.
+    torn = np.flatnonzero(~sound[:-1])
+    ring = ring[int(torn[-1]) + 1 if len(torn) else 0 : count if sound[-1] else -1].copy()
+    settle(ring)
+    return ring
 
 
 def _indices(slots: Slots) -> Slots:

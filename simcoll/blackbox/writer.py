@@ -14,7 +14,6 @@ import errno
 import mmap
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
@@ -27,6 +26,7 @@ from simcoll.blackbox.header import pack_header
 from simcoll.blackbox.members import members_document
 from simcoll.blackbox.ring import ring_in
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
+from simcoll.core.clock import now_ns
 from simcoll.core.rank_local import ProcessOwned
 from simcoll.core.record import Group, Source, frames_document
 from simcoll.core.steps import MARKS, is_marked, mark_place
@@ -128,7 +128,7 @@ class BlackBoxWriter(ProcessOwned):
         """
         if not self._open:
             return
-        document = {"kind": kind, "time_ns": time.time_ns(), "data": data}
+        document = {"kind": kind, "time_ns": now_ns(), "data": data}
         payload = encode(document)
         if len(payload) > layout.ENTRY_LIMIT:
             document["data"] = {name: str(value)[:_CLIPPED_TEXT] for name, value in data.items()}
@@ -146,7 +146,7 @@ class BlackBoxWriter(ProcessOwned):
             self._steps += 1
             _TIME.pack_into(self._map, _STEPS, self._steps)
             if is_marked(self._steps) and (place := mark_place(self._steps)) < MARKS:
-                _TIME.pack_into(self._map, _MARKS + place * layout.MARK.size, time.time_ns())
+                _TIME.pack_into(self._map, _MARKS + place * layout.MARK.size, now_ns())
 
     def close(self) -> None:
         """Record that the rank ended by itself, and write no more. The mapping lives as long as the object."""
@@ -155,9 +155,7 @@ class BlackBoxWriter(ProcessOwned):
         with self._lock:
             self._open = False
             self._ring.close()
-            layout.COUNTERS.pack_into(
-                self._map, layout.COUNTERS_OFFSET, self._table.lost, time.time_ns(), 0, self._steps
-            )
+            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, now_ns(), 0, self._steps)
             self._table.close()
 
     def save(self, path: Path) -> None:
@@ -174,7 +172,7 @@ class BlackBoxWriter(ProcessOwned):
             filled = layout.ring_offset(layout.GROUP_ROWS) + min(self._ring.next, self._slots) * layout.SLOT.size
             start = bytearray(self._map[:filled])
             entries = self._table.read()
-        _TIME.pack_into(start, _DUMPED, time.time_ns())
+        _TIME.pack_into(start, _DUMPED, now_ns())
         with whole_file(path) as fd:
             write_all(fd, start, 0)
             write_all(fd, entries, layout.ring_offset(layout.GROUP_ROWS) + self._slots * layout.SLOT.size)

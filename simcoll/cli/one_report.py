@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from simcoll.core.clock import written_ns
 from simcoll.core.io import open_at_once
 from simcoll.verifier.findings.finding import Report
 
@@ -37,7 +38,7 @@ def is_told_already(report: Report, folder: Path, since_ns: int) -> bool:
     mine = {one.rank for one in report.ranks if one.exit_code is not None}
     try:
         with open_at_once(path) as file:
-            if os.fstat(file.fileno()).st_mtime_ns < since_ns:
+            if written_ns(os.fstat(file.fileno())) < since_ns:
                 return False
             ranks = json.load(file)["ranks"]
         told = {one["rank"] for one in ranks if one["exit_code"] is not None}

@@ -20,6 +20,7 @@ from simcoll.blackbox.host_files import HOST_PATTERN, fact_files, job_facts, rea
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, TRACEBACK_SUFFIX, remove_unused, stack_path
 from simcoll.cli.one_report import alone_in, is_told_already
 from simcoll.cli.output import Output
+from simcoll.core.clock import now_ns, stated, written_ns
 from simcoll.core.io import open_at_once
 from simcoll.core.process import signal_name
 from simcoll.core.ranges import ranks_text
@@ -86,11 +87,11 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     # Nodes may share the folder: each has an account of its own, and another host's clock may be behind.
     result = folder / ("launch.json" if alone else f"launch-{socket.gethostname()}-{os.getpid()}.json")
     host = folder / result.name.replace("launch", "host", 1)
-    started_ns = time.time_ns()
+    started_ns = now_ns()
     since_ns = started_ns - (0 if alone else _OTHER_HOST_GRACE_NS)
     arguments = [str(os.getpid()), str(result), request.mode, str(folder)]
     command = [sys.executable, "-m", "simcoll.launch.launcher_process", *arguments, *request.torchrun]
-    environment = _environment() | ({} if request.values is None else {"SIMCOLL_VALUES": request.values})
+    environment = _environment() | ({} if request.values is None else {"SIMCOLL_VALUES": request.values}) | stated()
     if request.restart_by_cause:
         environment[BY_CAUSE] = "1"
     watch = HostWatch()
@@ -216,9 +217,9 @@ def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
 
 
 def _changed_ns(path: Path) -> int:
-    """The time at which a file was last written (ns); -1 where it is gone."""
+    """The time at which a file was last written (ns), or later where the clock was set back; -1 where it is gone."""
     try:
-        return path.stat().st_mtime_ns
+        return written_ns(path.stat())
     except OSError:
         return -1
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from simcoll.core.record import Event, number
 from simcoll.core.trace import Slots
+from simcoll.core.waits import begins_burst
 
 Tokens = npt.NDArray[np.int64]
 
@@ -38,6 +39,9 @@ _AS_GOOD = 0.9
 """A shorter period is preferred to one that covers a little more."""
 
 _TRIED = 48
+
+_KINDS = (1 << 20) - 1
+"""So many groups, signatures and lines are told apart."""
 
 
 def is_marked(ended: int) -> bool:
@@ -176,12 +180,15 @@ class Steps:
         return self.first + self.period * self.count
 
 
-def call_tokens(slots: Slots) -> Tokens:
-    """One number a call: equal for calls of one group, signature and line."""
-    columns = [slots[name].astype(np.int64) for name in ("group", "signature", "source")]
-    tokens = columns[0]
-    for column in columns[1:]:
-        tokens = tokens * (int(column.max(initial=0)) % (1 << 20) + 1) + column % (1 << 20)
+def call_tokens(slots: Slots, rank: npt.NDArray[np.int64] | None = None) -> Tokens:
+    """One number a call: equal for calls of one group, signature and line.
+
+    Of calls that are all alike, as DDP's buckets are, those that the rank makes before it waits for the first of them
+    belong together: the first has another number (:func:`simcoll.core.waits.begins_burst`, with its arguments).
+    """
+    tokens = begins_burst(slots, rank).astype(np.int64) << 62
+    for name, bits in (("group", 42), ("signature", 21), ("source", 0)):
+        tokens += (slots[name].astype(np.int64) & _KINDS) << bits
     return tokens
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from simcoll.core.clock import now_ns
 from simcoll.errors import ConfigurationError
 
 _RENEWED_SECONDS = 2.0
@@ -100,7 +101,7 @@ class DeviceClock:
     def __init__(
         self,
         device: Device,
-        wall: Callable[[], int] = time.time_ns,
+        wall: Callable[[], int] = now_ns,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

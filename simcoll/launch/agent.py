@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,6 +29,7 @@ from torch.distributed.launcher import api
 
 from simcoll.autoload import autoload
 from simcoll.blackbox.accounts import LAUNCH_SCHEMA
+from simcoll.core.clock import now_ns
 from simcoll.core.io import printable
 from simcoll.core.process import signal_name
 from simcoll.launch.nodes.meeting import Greeter, from_variable
@@ -104,7 +104,7 @@ class Ledger:
                 return
             entry["exit_code"] = exit_code
             entry["signal"] = signal_name(-exit_code) if exit_code < 0 else None
-            entry["ended_ns"] = time.time_ns()
+            entry["ended_ns"] = now_ns()
             entry["stopped"] = self._closing and exit_code in _ENDING
             self._write()
 

@@ -12,12 +12,12 @@ import errno
 import os
 import re
 import socket
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from simcoll.core.clock import AHEAD_NS, now_ns
 from simcoll.verifier.causes.facts import HostFacts, KernelEvent
 from simcoll.verifier.causes.kernel_log import kernel_events
 
@@ -41,7 +41,7 @@ class HostWatch:
     def __init__(self, kmsg: Path = _KMSG, cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> None:
         self._kmsg = kmsg
         self._counter = _counter(cgroups, own)
-        self._begun_ns = time.time_ns()
+        self._begun_ns = now_ns()
         records = _records(kmsg)
         self._newest = None if records is None else max(map(_number, records), default=_NO_RECORD)
         self._before = self._count(_KILLS), self._count(_HITS)
@@ -56,9 +56,9 @@ class HostWatch:
 
     def _events(self, records: Iterable[str]) -> Iterator[KernelEvent]:
         """The events of new records; a time that the kernel's clock puts outside of the watch is moved to its edge."""
-        now, newest = time.time_ns(), self._newest if self._newest is not None else _NO_RECORD
+        now, newest = now_ns(), self._newest if self._newest is not None else _NO_RECORD
         new = (record for record in records if _number(record) > newest)
-        for event in kernel_events(new, booted_ns=now - time.monotonic_ns()):
+        for event in kernel_events(new, booted_ns=AHEAD_NS):
             yield replace(event, time_ns=min(max(event.time_ns, self._begun_ns), now))
 
     def _count(self, line: re.Pattern[str]) -> int | None:

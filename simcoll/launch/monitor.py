@@ -23,6 +23,7 @@ from simcoll.blackbox.accounts import LaunchAccount, read_launch, together, writ
 from simcoll.blackbox.gather import files_of, gather
 from simcoll.blackbox.reader import last_activity
 from simcoll.blackbox.stacks import Stack, ask, await_stacks, read_stacks, stack_path
+from simcoll.core.clock import now_ns
 from simcoll.core.process import STOPPED, ProcessStat, stat_of
 from simcoll.core.source_roots import Roots
 from simcoll.core.trace import Stall, Trace
@@ -72,7 +73,7 @@ class Monitor:
     _seen: dict[Path, object] = field(default_factory=dict)
     _devices: dict[Path, int] = field(default_factory=dict)
     _moved: float = field(default_factory=time.monotonic)
-    _moved_ns: int = field(default_factory=time.time_ns)
+    _moved_ns: int = field(default_factory=now_ns)
     _evaluated: float = 0.0
     _used: dict[int, float] = field(default_factory=dict)
     _reported: set[object] = field(default_factory=set)
@@ -82,7 +83,7 @@ class Monitor:
         now = time.monotonic()
         moved = self._has_moved()
         if self.nodes is not None and self.nodes.ended:
-            self._keep(self._told or Stall(self._moved_ns, time.time_ns()))
+            self._keep(self._told or Stall(self._moved_ns, now_ns()))
             return True
         if moved:
             return False
@@ -113,7 +114,7 @@ class Monitor:
         if not own and others == self._others:
             return False
         self._others = others
-        self._moved, self._moved_ns = time.monotonic(), time.time_ns()
+        self._moved, self._moved_ns = time.monotonic(), now_ns()
         self._used.clear()
         if self.nodes is not None:
             self.nodes.forget()
@@ -133,7 +134,7 @@ class Monitor:
         A signal handler may call this at any moment; :meth:`ended` writes it down.
         """
         if self._stood is None and time.monotonic() - self._moved >= _LONG_ENOUGH_TO_TELL:
-            self._stood = Stall(self._moved_ns, time.time_ns(), over=False)
+            self._stood = Stall(self._moved_ns, now_ns(), over=False)
 
     def ended(self, launch: LaunchAccount) -> None:
         """All ranks have ended: write down the stall in which the job was interrupted, or torch's watchdog aborted a
@@ -230,7 +231,7 @@ class Monitor:
         places = {rank: place for rank, threads in stacks.items() if (place := threads[-1].place()) is not None}
         return Stall(
             self._moved_ns,
-            time.time_ns(),
+            now_ns(),
             places=places,
             blocked=frozenset(rank for rank, threads in stacks.items() if threads[-1].waits_in_torch()),
             busy=frozenset(busy),

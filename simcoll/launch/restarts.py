@@ -7,7 +7,6 @@ of nodes that share no folder come to node 0 only when the job ends: they are no
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, read_launch, read_stalls
 from simcoll.blackbox.gather import dumps_beside, files_of, gather, matching
 from simcoll.blackbox.host_files import job_facts
+from simcoll.core.clock import now_ns, written_ns
 from simcoll.core.ranges import ranks_text
 from simcoll.launch.host_watch import HostWatch
 from simcoll.verifier.causes.facts import JobFacts
@@ -31,7 +31,7 @@ class RestartByCause:
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._folder = folder
         self._say = say
-        self._since_ns = time.time_ns()
+        self._since_ns = now_ns()
         self._watch = HostWatch()
         self._by = ""
 
@@ -57,7 +57,7 @@ class RestartByCause:
 
     def begin(self) -> None:
         """A new attempt has begun: what came before it is not its cause."""
-        self._since_ns = time.time_ns()
+        self._since_ns = now_ns()
         self._watch = HostWatch()
 
     def _advice(self) -> Advice | None:
@@ -74,6 +74,6 @@ class RestartByCause:
 
     def _is_new(self, path: Path) -> bool:
         try:
-            return path.stat().st_mtime_ns >= self._since_ns
+            return written_ns(path.stat()) >= self._since_ns
         except OSError:
             return False

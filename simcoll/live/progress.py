@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import Group, State
-from simcoll.core.steps import period_of
+from simcoll.core.steps import call_tokens, period_of
 from simcoll.core.trace import AWAITED, HANDED_ON, ON_DEVICE
-from simcoll.core.waits import begins_burst
 from simcoll.live.records import Floats, Integers, Records
 
 _SEARCHES = 8
@@ -103,14 +102,11 @@ def current_rows(records: Records, asleep: npt.NDArray[np.bool_]) -> tuple[Integ
 def step_seconds(records: Records) -> Floats:
     """The median time of a rank's last steps in seconds, NaN where its calls do not repeat.
 
-    A step is what :func:`simcoll.core.steps.period_of` finds: the shortest sequence of calls (group,
-    signature and line) that repeats. Of calls that are all alike, as DDP's buckets are, those that the rank makes
-    before it waits for the first of them belong together.
+    A step is what :func:`simcoll.core.steps.period_of` finds: the shortest sequence of calls
+    (:func:`simcoll.core.steps.call_tokens`) that repeats.
     """
     found = np.full(len(records.ranks), np.nan)
-    tokens = begins_burst(records.slots, records.rank).astype(np.int64) << 62
-    tokens += records.slots["group"].astype(np.int64) << 42
-    tokens += (records.slots["signature"].astype(np.int64) << 21) + records.slots["source"]
+    tokens = call_tokens(records.slots, records.rank)
     made = records.slots["scheduled_ns"].astype(np.int64)
     periods: list[int] = []
     searched = 0

@@ -29,13 +29,16 @@ from simcoll.blackbox.accounts import (
     together,
 )
 from simcoll.blackbox.gather import boxes_below, matching, one_run
+from simcoll.blackbox.host_clocks import moved_account
 from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, read_remote
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
+from simcoll.core.clock import now_ns
 from simcoll.core.processes import Processes
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, text
 from simcoll.core.steps import StepMarks
 from simcoll.core.trace import LaunchOutcome, RankExit, Stall, record_at
+from simcoll.live.clocks import HostClocks
 from simcoll.live.judging import Ruling, judged
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
 from simcoll.live.progress import GroupMembers, current_rows, members_of, progress_of, step_seconds
@@ -92,9 +95,9 @@ class JobWatch:
         self._marks: StepMarks | None = None
         self._seen_ns = 0
         self._changed_ns = 0
-        self._clock_ns = 0
         self._calls = 0
         self._processes = Processes()
+        self._clocks = HostClocks(self._processes.host)
         self._last = Ruling()
         self._judged = 0.0
         self._was: tuple[Motion, int, Stall | None] | None = None
@@ -106,24 +109,24 @@ class JobWatch:
 
     def look(self) -> JobNow | None:
         """The job as it is now; None where no rank has left a record yet."""
-        now = time.time_ns()
-        self._follow_clock(now - time.monotonic_ns())
+        now = now_ns()
         changed = self._read()
         if not self._chosen:
             return None
         records = Records.of(self._chosen, self._groups)
         first, before, self._seen_ns = not self._seen_ns, self._seen_ns, now
         if first:
-            made = [tail.header.wall_ns for tail in self._chosen if tail.header is not None]
+            made = [box.created_ns for tail in self._chosen if (box := tail.box()) is not None]
             self._changed_ns = min(records.changed_ns() or max(made), now)
         elif changed:
             self._changed_ns = now
-        accounts = [read_launch(path) for path in self._beside(LAUNCH_PATTERN)]
+        accounts = [self._account(path) for path in self._beside(LAUNCH_PATTERN)]
         self._look_at_processes(accounts)
         launch = self._launch(accounts)
         ranks = self._ranks(records, launch, now)
         motion = self._motion(records, ranks, now)
-        remote = self._remote(ranks, now)
+        head = next((account.host for account in accounts if account.node == 0), "")
+        remote = self._remote(ranks, now - self._clocks.later_ns(head))
         if motion is Motion.ENDED and not all(one.doing.over or one.silent_seconds for one in remote):
             motion = Motion.MOVING
         until = now if motion is not Motion.ENDED else min(now, max(one.ended_ns for one in ranks) or self._changed_ns)
@@ -160,16 +163,6 @@ class JobWatch:
         )
         return replace(job, why=why_of(job))
 
-    def _follow_clock(self, ahead_ns: int) -> None:
-        """Put what was seen by the wall clock where it is now, so many nanoseconds ahead of the monotonic one: it may
-        have been set meanwhile.
-        """
-        if self._seen_ns:
-            set_by = ahead_ns - self._clock_ns
-            self._seen_ns += set_by
-            self._changed_ns += set_by
-        self._clock_ns = ahead_ns
-
     def last_look(self) -> JobNow | None:
         """A look by which the verifier has judged all that there is, however long that takes."""
         return JobWatch(self.folder, self._patience).look()
@@ -190,6 +183,7 @@ class JobWatch:
             if attempt != self._attempt:
                 # What was found in the ranks of another attempt is nothing that these have done.
                 self._attempt, self._last, self._judging, self._was = attempt, Ruling(), None, None
+        self._clocks.look(self._chosen)
         return any(changed)
 
     def _find_files(self) -> None:
@@ -218,19 +212,31 @@ class JobWatch:
         goes_on = any(not one.over and not self._processes.gone(one.host, one.pid) for one in accounts)
         return LaunchAccount(tuple(ranks.values()), error, over=not goes_on)
 
+    def _account(self, path: Path) -> LaunchAccount:
+        account = read_launch(path)
+        return moved_account(account, self._clocks.later_ns(account.host))
+
     def _stall(self) -> Stall | None:
         """The stall for which the job was ended, by its monitors' accounts; those of an earlier run are left out."""
-        begun = min(tail.header.wall_ns for tail in self._chosen if tail.header is not None)
-        found = [read_stall(path) for path in self._beside(STALL_PATTERN)]
+        begun = min(box.created_ns for tail in self._chosen if (box := tail.box()) is not None)
+        found = [self._stall_at(path) for path in self._beside(STALL_PATTERN)]
         return together(stall for stall in found if stall is not None and stall.seen_ns >= begun)
 
+    def _stall_at(self, path: Path) -> Stall | None:
+        stall, account = read_stall(path), read_launch(path.with_name(path.name.replace("stall", "launch", 1)))
+        later = self._clocks.later_ns(account.host)
+        return stall and replace(stall, since_ns=stall.since_ns + later, seen_ns=stall.seen_ns + later)
+
     def _remote(self, ranks: Sequence[RankNow], now: int) -> list[RankNow]:
-        """The ranks that record on other nodes, as node 0 wrote down what it was told; nothing once that is old."""
+        """The ranks that record on other nodes, as node 0 wrote down what it was told; nothing once that is old.
+
+        ``now`` is by the clock of node 0.
+        """
         seen = {one.rank for one in ranks}
         found: dict[int, RankNow] = {}
         for path in self._beside(NODES_FILE):
             with contextlib.suppress(OSError):
-                if now - path.stat().st_mtime_ns < _TOLD_SECONDS * 1e9:
+                if time.time_ns() - path.stat().st_mtime_ns < _TOLD_SECONDS * 1e9:
                     found |= {one.rank: _told_rank(one, now) for one in read_remote(path) if one.rank not in seen}
         return list(found.values())
 

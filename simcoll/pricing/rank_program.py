@@ -2,9 +2,10 @@
 
 *Compute* is all the time between two calls of a rank in which no call of it was blocking. A call *blocks* if it was
 synchronous and the rank made no other call before it ended. An asynchronous call is waited for where its record shows
-it: before the first call that the rank made after the recorded end. Where it does not (the future was handed on, the
-record has no end) the wait is taken to be at the end of the step, or before the next call of its group whose wait is
-known, or at the end of the trace, whichever comes first.
+it: when the rank began to wait, where that was written down, or else before the first call that the rank made after the
+recorded end. Where the record does not show it (the future was handed on, there is no end) the wait is taken to be at
+the end of the step, or before the next call of its group whose wait is known, or at the end of the trace, whichever
+comes first.
 
 Where a program repeats itself, the steps of a training loop, is found in the sequence of its calls alone.
 """
@@ -97,13 +98,15 @@ def program_of(trace: Trace, instances: npt.NDArray[np.int32], steps: Steps | No
     slots, own = (trace.slots, instances) if matched.all() else (trace.slots[matched], instances[matched])
     made, ended = (np.minimum(one, _LATEST).astype(np.int64) for one in (came_ns(slots), slots["finished_ns"]))
     blocks = _blocks(slots, made, ended)
-    gap = _gaps(made, ended, blocks)
     kind = np.where(blocks, BLOCK, LAUNCH).astype(np.uint8)
-    place = np.arange(len(own), dtype=np.int32)
-    seen = bool((made > 0).any())
-    if blocks.all():
-        return Program(kind, own, gap, place, seen)
-    return _with_waits(Program(kind, own, gap, place, seen), slots, made, ended, blocks, steps)
+    calls = _Operations(kind, own, np.arange(len(own)), made, np.where(blocks, np.maximum(made, ended), made))
+    if not blocks.all():
+        waits = _waits(slots, own, made, ended, blocks, steps)
+        # Waits stand before the call of the same place: the unseen ones directly behind the calls before it.
+        rows = np.concatenate([4 * calls.place + 2, 4 * waits.place + (waits.begun > 0)])
+        merged = calls.and_then(waits)
+        calls = merged.at(np.lexsort((merged.begun, rows)))
+    return Program(calls.kind, calls.instance, calls.gaps(), calls.place.astype(np.int32), bool((made > 0).any()))
 
 
 def _blocks(slots: Slots, made: npt.NDArray[np.int64], ended: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -114,53 +117,66 @@ def _blocks(slots: Slots, made: npt.NDArray[np.int64], ended: npt.NDArray[np.int
     return blocks
 
 
-def _gaps(
-    made: npt.NDArray[np.int64], ended: npt.NDArray[np.int64], blocks: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float64]:
-    """Seconds from the end of the blocking call before, or from the making of another one, to each call."""
-    free = np.where(blocks, np.maximum(made, ended), made)
-    if len(free):
-        free = np.concatenate([made[:1], np.maximum.accumulate(free)[:-1]])
-    gaps: npt.NDArray[np.float64] = np.where((made > 0) & (free > 0), np.maximum(made - free, 0), 0) / _SECOND
-    return gaps
+@dataclass(frozen=True, slots=True, eq=False)
+class _Operations:
+    """Operations as a `Program` has them, with the times (ns) at which each began and let the rank go on; 0 where the
+    begin is not known.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    instance: npt.NDArray[np.int32]
+    place: npt.NDArray[np.int64]
+    begun: npt.NDArray[np.int64]
+    over: npt.NDArray[np.int64]
+
+    def and_then(self, others: _Operations) -> _Operations:
+        return _Operations(
+            np.concatenate([self.kind, others.kind]),
+            np.concatenate([self.instance, others.instance]),
+            np.concatenate([self.place, others.place]),
+            np.concatenate([self.begun, others.begun]),
+            np.concatenate([self.over, others.over]),
+        )
+
+    def at(self, order: npt.NDArray[np.int64]) -> _Operations:
+        return _Operations(
+            self.kind[order], self.instance[order], self.place[order], self.begun[order], self.over[order]
+        )
+
+    def gaps(self) -> npt.NDArray[np.float64]:
+        """Seconds from the moment at which the operations before let the rank go on to the begin of each."""
+        if not len(self.over):
+            return np.zeros(0)
+        free = np.concatenate([self.begun[:1], np.maximum.accumulate(self.over)[:-1]])
+        gaps: npt.NDArray[np.float64] = np.where((self.begun > 0) & (free > 0), np.maximum(self.begun - free, 0), 0)
+        return gaps / _SECOND
 
 
-def _with_waits(
-    plain: Program,
+def _waits(
     slots: Slots,
+    own: npt.NDArray[np.int32],
     made: npt.NDArray[np.int64],
     ended: npt.NDArray[np.int64],
     blocks: npt.NDArray[np.bool_],
     steps: Steps | None,
-) -> Program:
-    """The waits for what does not block, each before a call; a wait that is seen comes after the compute before it."""
+) -> _Operations:
+    """The waits for what does not block, each before a call; the begin of a wait is 0 where nobody saw it."""
     asked = np.flatnonzero(~blocks)
-    told = (slots["flags"][asked] & AWAITED != 0) & (slots["flags"][asked] & HANDED_ON == 0)
-    told &= (ended[asked] > 0) & (slots["state"][asked] == State.COMPLETED)
-    shown = np.maximum(np.searchsorted(np.maximum.accumulate(made), ended[asked]), asked + 1)
-    before = shown.copy()
-    if not told.all():
-        before[~told] = _unseen(asked[~told], slots["group"], steps)
-    waits = len(asked)
-    # An unseen wait stands directly behind the calls before it, a seen one directly before the next call.
-    order = np.argsort(np.concatenate([4 * plain.place.astype(np.int64) + 2, 4 * before + told]), kind="stable")
-    kind = np.concatenate([plain.kind, np.full(waits, WAIT, np.uint8)])[order]
-    instance = np.concatenate([plain.instance, plain.instance[asked]])[order]
-    place = np.concatenate([plain.place, before.astype(np.int32)])[order]
-    seen = np.concatenate([np.ones(len(plain), np.bool_), told])[order]
-    return Program(kind, instance, _moved(plain.gap, place, seen), place, plain.seen)
-
-
-def _moved(
-    gap: npt.NDArray[np.float64], place: npt.NDArray[np.int32], seen: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float64]:
-    """The compute before each call stands before the first of the waits that were seen there."""
-    found = np.zeros(len(place))
-    candidates = np.flatnonzero(seen & (place < len(gap)))
-    # Places ascend.
-    at = candidates[np.diff(place[candidates], prepend=-1) > 0]
-    found[at] = gap[place[at]]
-    return found
+    flags, end = slots["flags"][asked], ended[asked]
+    known = (end > 0) & (slots["state"][asked] == State.COMPLETED)
+    told = known & (flags & AWAITED != 0) & (flags & HANDED_ON == 0)
+    written = known & (slots["wait_us"][asked] > 0) & (flags & ON_DEVICE == 0)
+    latest = np.maximum.accumulate(made)
+    begun = np.where(written, made[asked] + slots["wait_us"][asked].astype(np.int64) * 1000, 0)
+    before = np.maximum(np.searchsorted(latest, np.where(written, begun, end)), asked + 1)
+    # Where only the end is known, what the rank computed before its next call came before the wait.
+    guessed = told & ~written & (before < len(made))
+    begun[guessed] = made[before[guessed]]
+    unseen = ~told & ~written
+    if unseen.any():
+        before[unseen] = _unseen(asked[unseen], slots["group"], steps)
+    over = np.where(written, np.maximum(begun, end), begun)
+    return _Operations(np.full(len(asked), WAIT, np.uint8), own[asked], before, begun, over)
 
 
 def _unseen(

@@ -5,7 +5,7 @@
 #include <Python.h>
 #include <stdint.h>
 
-enum { REVISION = 2 }; /* as in simcoll/core/native.py */
+enum { REVISION = 3 }; /* as in simcoll/core/native.py */
 
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from weakref import WeakSet
 import torch.distributed as dist
 
 from simcoll.blackbox.header import created_ns
+from simcoll.core.clock import now_ns
 from simcoll.core.rank_local import RankLocal
 from simcoll.core.record import Group
 from simcoll.recorder.failures import watch_end_of_child
@@ -48,7 +48,7 @@ class Session:
         self.choice = None if values == "off" else Choice(values, budget_wanted() / 2)
         self._out = out
         self._started_in = Path() if out else Path.cwd()
-        self._since_ns = time.time_ns()
+        self._since_ns = now_ns()
 
     @property
     def out(self) -> Path:

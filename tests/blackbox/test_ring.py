@@ -13,6 +13,7 @@ import pytest
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.reader import SLOT_DTYPE
 from simcoll.blackbox.ring import PlainRing, Ring, ring_in
+from simcoll.core.clock import now_ns
 from simcoll.core.record import State
 from tests.support.native import KINDS, parts
 from tests.support.seeds import drawn
@@ -89,12 +90,12 @@ def test_what_is_done_at_random_leaves_the_same_bytes(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_times_are_those_of_the_wall_clock(kind: str) -> None:
+def test_times_are_those_of_the_clock_of_records(kind: str) -> None:
     ring, memory = new(kind)
-    before = time.time_ns()
+    before = now_ns()
     ring.advance(ring.write(0, 1, 0, 0, 0, State.STARTED, 0))
     slot = np.frombuffer(memory[START:], SLOT_DTYPE)[0]
-    assert before <= slot["scheduled_ns"] == slot["started_ns"] <= slot["finished_ns"] <= time.time_ns()
+    assert before <= slot["scheduled_ns"] == slot["started_ns"] <= slot["finished_ns"] <= now_ns()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ import pytest
 
 from simcoll.blackbox.accounts import write_stall
 from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, write_remote
+from simcoll.core.clock import AHEAD_NS
 from simcoll.core.record import UNKNOWN_SOURCE
 from simcoll.core.trace import Stall
 from simcoll.live.document import job_document, job_schema
@@ -234,7 +235,7 @@ def test_the_times_of_a_job_that_ended_stand_still(tmp_path, monkeypatch):
     watch = JobWatch(tmp_path / "job")
     first = watch.look()
     later = time.time_ns() + 10**12
-    monkeypatch.setattr("simcoll.live.watch.time.time_ns", lambda: later)
+    monkeypatch.setattr("simcoll.live.watch.now_ns", lambda: later)
     again = watch.look()
     assert [one.for_seconds for one in first.ranks] == [one.for_seconds for one in again.ranks]
     assert first.still_seconds == again.still_seconds < 100
@@ -310,13 +311,15 @@ def test_records_that_cannot_be_judged_leave_all_else(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("set_by", [3600, -3600])
-def test_a_clock_that_is_set_makes_no_job_stand(tmp_path, monkeypatch, set_by):
-    write_job_that_waits(tmp_path / "job")
+def test_ranks_whose_clock_was_another_wait_no_hour(tmp_path, monkeypatch, set_by):
+    """That of their host was set since they began: their record has the monotonic clock beside it."""
+    with monkeypatch.context() as patched:
+        for place in ("ring.AHEAD_NS", "header.AHEAD_NS"):
+            patched.setattr(f"simcoll.blackbox.{place}", AHEAD_NS - set_by * 10**9)
+        write_job_that_waits(tmp_path / "job")
     monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
-    watch = JobWatch(tmp_path / "job", 1800.0)
-    before = watch.look().still_seconds
-    wall_clock = time.time_ns
-    monkeypatch.setattr("simcoll.live.watch.time.time_ns", lambda: wall_clock() + set_by * 10**9)
-    after = watch.look()
-    assert after.motion is Motion.MOVING
-    assert before <= after.still_seconds < before + 600
+    seen = JobWatch(tmp_path / "job", 1800.0).look()
+    assert seen.motion is Motion.MOVING
+    assert [0 <= one.for_seconds < 600 for one in seen.ranks] == [True] * 4
+    assert [0 <= view.for_seconds < 600 for view in seen.groups] == [True] * len(seen.groups)
+    assert 0 <= seen.still_seconds < 600

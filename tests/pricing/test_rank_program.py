@@ -31,6 +31,29 @@ def test_a_wait_that_is_seen_stands_behind_the_compute_before_the_next_call():
     assert shown(found) == [(LAUNCH, 0, 0.0), (WAIT, 0, 0.02), (BLOCK, 1, 0.0)]
 
 
+def test_the_time_in_a_wait_whose_begin_was_written_down_is_no_compute():
+    """Two calls that overlap compute of 10 ms, and 5 ms of which the rank then waits; 20 ms of compute follow."""
+    made = [Made("0", call(), asynchronous=True, waits=0.015), Made("0", call(), 0.001, asynchronous=True, waits=0.014)]
+    traces = timed([world(1)], {0: [*made, Made("0", call(), 0.034)]})
+    traces[0].slots["wait_us"] = [10_000, 14_000, 0]
+    found = recorded_job(traces).programs[0]
+    assert shown(found) == [
+        (LAUNCH, 0, 0.0),
+        (LAUNCH, 1, 0.001),
+        (WAIT, 0, 0.009),
+        (WAIT, 1, 0.0),
+        (BLOCK, 2, 0.02),
+    ]
+
+
+def test_a_burst_of_alike_calls_is_one_step():
+    step = [Made("0", call(), gap, asynchronous=True, waits=0.009 - gap) for gap in (0.05, 0.001, 0.001)]
+    traces = timed([world(1)], {0: step * 4})
+    traces[0].slots["wait_us"] = [5000, 5000, 5000] * 4
+    steps = recorded_job(traces).steps[0]
+    assert (steps.period, steps.count) == (3, 4)
+
+
 def test_a_call_that_another_one_overtakes_is_waited_for_when_it_has_ended():
     found = program(Made("0", call(), asynchronous=True, waits=0.025), Made("0", call(), 0.01), Made("0", call(), 0.02))
     assert shown(found) == [(LAUNCH, 0, 0.0), (BLOCK, 1, 0.01), (WAIT, 0, 0.02), (BLOCK, 2, 0.0)]

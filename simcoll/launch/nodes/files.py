@@ -22,6 +22,7 @@ from simcoll.blackbox.file_kinds import DUMPS
 from simcoll.blackbox.format import MAX_RANKS, SUFFIX
 from simcoll.blackbox.gather import dumps_beside, matching
 from simcoll.blackbox.header import created_ns
+from simcoll.core.clock import written_ns
 from simcoll.core.io import open_at_once
 from simcoll.launch.nodes.wire import CHUNK, WireError, whole
 
@@ -136,7 +137,7 @@ def _is_new_box(path: Path, since_ns: int) -> bool:
 
 def _is_new(path: Path, since_ns: int) -> bool:
     try:
-        return path.stat().st_mtime_ns >= since_ns
+        return written_ns(path.stat()) >= since_ns
     except OSError:
         return False
 

@@ -12,12 +12,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from simcoll.blackbox.accounts import LaunchAccount, launch_of, read_launch, stall_of
 from simcoll.blackbox.remote_ranks import NODES_FILE, RemoteRank, write_remote
+from simcoll.core.clock import now_ns
 from simcoll.core.io import printable
 from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Stall
@@ -395,7 +396,10 @@ class Head:
         wanted = self._round
         said = link.ask({"do": "stall"})
         # A node that cannot tell how its ranks stand says nothing; its records may still tell.
-        stall = stall_of(said.inflated(_MOST_STALL_BYTES)) if said.body else None
+        told = stall_of(said.inflated(_MOST_STALL_BYTES)) if said.body else None
+        # That node's clock may be another one.
+        now = now_ns()
+        stall = told and replace(told, since_ns=now - (told.seen_ns - told.since_ns), seen_ns=now)
         with node.files:
             if self._concluding:
                 return
@@ -428,7 +432,7 @@ class Head:
 def _remote(node: Node) -> Iterator[RemoteRank]:
     """The ranks of a node, as it told last: times by the clock of this host."""
     silent = time.monotonic() - node.heard
-    heard_ns = time.time_ns() - int(silent * 1e9)
+    heard_ns = now_ns() - int(silent * 1e9)
     silent_ns = 0 if node.here or node.kept else heard_ns
     for one in node.launch.ranks:
         place = node.summary.places.get(one.rank, RankPlace("in no call yet"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from simcoll.blackbox.format import MAX_RANKS
 from simcoll.blackbox.reader import BlackBox
 from simcoll.blackbox.table import KnownEntries
 from simcoll.blackbox.tail import BoxTail
+from simcoll.core.clock import now_ns
 from simcoll.core.io import printable
 from simcoll.core.processes import Processes
 from simcoll.core.record import State
@@ -103,4 +103,4 @@ def _place(box: BlackBox | None, *, asleep: bool) -> RankPlace:
     handed_on = bool(int(box.slots["flags"][-1]) & HANDED_ON) and (asleep or record.on_device)
     waits = record.state in (State.SCHEDULED, State.STARTED) and (record.awaited or handed_on)
     since = record.scheduled_ns if waits else record.finished_ns or record.scheduled_ns
-    return RankPlace(text, waits, max(time.time_ns() - since, 0) // 1_000_000)
+    return RankPlace(text, waits, max(now_ns() - since, 0) // 1_000_000)

@@ -1,0 +1,48 @@
+"""The time of records: the wall clock as it stood when a job began on a host, continued by the monotonic clock.
+
+A wall clock that is set while the job runs, by a second or an hour, then changes neither the times of its records nor
+their order. ``simcoll run`` hands its clock on to the processes below it, ranks that are started again included.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+VARIABLE = "SIMCOLL_CLOCK"
+"""The environment's word on how far this clock is ahead of the monotonic one, and on which boot of which host."""
+
+
+def now_ns() -> int:
+    """The time, in nanoseconds since 1970."""
+    return time.monotonic_ns() + AHEAD_NS
+
+
+def written_ns(file: os.stat_result) -> int:
+    """The time at which a file was last written, or later where the wall clock, that of files, was set back since."""
+    return file.st_mtime_ns - min(time.time_ns() - now_ns(), 0)
+
+
+def stated() -> dict[str, str]:
+    """The variable for processes that are to have the same clock."""
+    return {VARIABLE: f"{_boot()} {AHEAD_NS}"}
+
+
+def _boot() -> str:
+    """The name of this boot of this host; empty where the kernel gives none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _ahead_ns() -> int:
+    """What the environment says, if it speaks of this boot; or else how it is now."""
+    boot, _, ahead = os.environ.get(VARIABLE, "").partition(" ")
+    if boot and boot == _boot() and ahead.isascii() and ahead.isdecimal() and len(ahead) < 20:
+        return int(ahead)
+    return time.time_ns() - time.monotonic_ns()
+
+
+AHEAD_NS = _ahead_ns()

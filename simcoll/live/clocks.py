@@ -1,0 +1,64 @@
+"""The clocks of a job's hosts, as they stand to that of the process that looks.
+
+A rank's record has the monotonic clock of its host beside its own time, which gives the exact difference on the host
+that looks. The clocks of other hosts follow from the collectives that their ranks completed with others
+(:mod:`simcoll.blackbox.host_clocks`); where nothing tells, they agree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from simcoll.blackbox.host_clocks import clock_leads
+from simcoll.blackbox.tail import BoxTail
+from simcoll.core.clock import AHEAD_NS, now_ns
+
+_LEAST_NS = 50 * 10**6
+"""Clocks that are closer than that agree."""
+
+_AGAIN_SECONDS = 30.0
+
+
+class HostClocks:
+    """How much later (ns) the times of each host's records are by this process's clock: 0 where they agree."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._later: Mapping[str, int] = {}
+        self._hosts: Sequence[str] = ()
+        self._found = -_AGAIN_SECONDS
+
+    def later_ns(self, host: str) -> int:
+        """What is to be added to a time of that host."""
+        return self._later.get(host, 0)
+
+    def look(self, tails: Sequence[BoxTail]) -> None:
+        """Look at the records, and move their times."""
+        boxes = [box for tail in tails if (box := tail.box()) is not None]
+        hosts = [*dict.fromkeys(box.host for box in boxes)]
+        again = len(hosts) > 1 and time.monotonic() - self._found >= _AGAIN_SECONDS
+        if boxes and (hosts != self._hosts or again):
+            self._hosts, self._found = hosts, time.monotonic()
+            for tail in tails:
+                tail.move(0)
+            self._later = self._measured(tails, hosts)
+        for tail in tails:
+            if (box := tail.box()) is not None:
+                tail.move(self.later_ns(box.host))
+
+    def _measured(self, tails: Sequence[BoxTail], hosts: Sequence[str]) -> dict[str, int]:
+        leads = clock_leads([box for tail in tails if (box := tail.box()) is not None])
+        own = next((tail for tail in tails if (box := tail.box()) is not None and box.host == self._host), None)
+        if own is not None and own.header is not None:
+            first = AHEAD_NS - (own.header.wall_ns - own.header.monotonic_ns) + leads.get(self._host, 0)
+        else:
+            # No record is of a later time than now.
+            newest = {
+                box.host: int(tail.slots["scheduled_ns"].max(initial=0))
+                for tail in tails
+                if (box := tail.box()) is not None
+            }
+            first = min(0, *(now_ns() - at + leads.get(host, 0) for host, at in newest.items()))
+        later = {host: first - leads.get(host, 0) for host in hosts}
+        return {host: by for host, by in later.items() if abs(by) >= _LEAST_NS}
