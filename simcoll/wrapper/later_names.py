@@ -1,7 +1,7 @@
 """Finds out whether the lines that made a call go on to use its result, by the code of their functions.
 
-A function that names a tensor again after the running instruction is taken to read it. Each place of the program is
-looked at once.
+A function that names a tensor again after the running instruction is taken to read it; likewise a list or a dict, or an
+attribute of an object, that holds it. Each place of the program is looked at once.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import dis
 import sys
 import weakref
-from collections.abc import Sequence
-from types import CodeType, FrameType
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from types import CodeType, FrameType, ModuleType
 
 import torch
 
@@ -21,6 +22,12 @@ _FRAMES = 4
 
 _MOST_PLACES = 4096
 _LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_FAST_BORROW"})
+
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_NOT_READING = frozenset({"append", "clear", "extend"})
+"""Methods of lists and dicts that read no element."""
+_MOST_HELD = 1024
+"""So many elements of a list or attributes of an object are looked at."""
 
 _known: dict[tuple[tuple[CodeType, int], ...], bool] = {}
 """The answers by the functions looked at, for sites that are not kept."""
@@ -56,8 +63,36 @@ def _program_frames() -> list[FrameType]:
 
 
 def _names(frame: FrameType, tensors: set[int]) -> bool:
-    names = {name for name, value in frame.f_locals.items() if id(value) in tensors}
-    return bool(names) and any(
-        instruction.offset > frame.f_lasti and instruction.opname in _LOADS and instruction.argval in names
-        for instruction in dis.get_instructions(frame.f_code)
+    # Lists: other threads may write to these dicts meanwhile.
+    values = list(frame.f_locals.items())
+    names = {name for name, value in values if _is_or_holds(value, tensors)}
+    own = (pair for _, value in values for pair in list(_attributes(value).items()))
+    attributes = {name for name, value in own if _is_or_holds(value, tensors)}
+    if not names and not attributes:
+        return False
+    later = [one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti]
+    return any(
+        ((one.opname in _LOADS and one.argval in names) or (one.opname in _ATTRIBUTES and one.argval in attributes))
+        and not (then.opname in _ATTRIBUTES and then.argval in _NOT_READING)
+        for one, then in pairwise(later)
     )
+
+
+def _is_or_holds(value: object, tensors: set[int]) -> bool:
+    held: Collection[object] = ()
+    if type(value) is list or type(value) is tuple:
+        held = value
+    elif type(value) is dict:
+        held = list(value.values())
+    return id(value) in tensors or (len(held) <= _MOST_HELD and any(id(one) in tensors for one in held))
+
+
+def _attributes(value: object) -> dict[str, object]:
+    """The attributes of an instance of a class, without running code of that class; a module's names are none."""
+    if isinstance(value, ModuleType | type):
+        return {}
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict and len(found) <= _MOST_HELD else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -369,7 +370,8 @@ def test_a_loop_is_noted_a_few_times(program: Program) -> None:
 @pytest.mark.parametrize("held", [True, False])
 def test_a_result_that_went_with_its_work_needs_no_wait(program: Program, held: bool) -> None:
     x = torch.ones(4)
-    backend, own = [x], [x] if held else []
+    # Lists of lists: a place of the program is looked at once, and must not name what holds the result.
+    backend, own = [[x]], [[x]] if held else []
     flight = program.call("allreduce", [x])
     del x
     flight.dropped()
@@ -403,6 +405,42 @@ def test_callers_of_one_helper_are_told_apart_where_no_more_places_are_kept(
     program.flights.look_after(last=True)
     flags = read_black_box(program.folder / "rank00000.simcoll").slots["flags"]
     assert [int(flag) for flag in flags] == [LET_GO, LET_GO | HANDED_ON, LET_GO]
+
+
+def test_a_result_is_read_later_by_the_list_or_the_object_that_holds_it(program: Program) -> None:
+    def listed(backend: list[Any]) -> float:
+        held = [torch.ones(4)]
+        for x in held:
+            backend.append(x)
+            program.call("allreduce", [x]).dropped()
+        return sum(float(y[0]) for y in held)
+
+    def cleared(backend: list[Any]) -> None:
+        held = [torch.ones(4)]
+        for x in held:
+            backend.append(x)
+            program.call("allreduce", [x]).dropped()
+        held.clear()
+
+    def attribute(backend: list[Any]) -> float:
+        held = SimpleNamespace(x=torch.ones(4))
+        backend.append(held.x)
+        program.call("allreduce", [held.x]).dropped()
+        return float(held.x[0])
+
+    def another(backend: list[Any]) -> int:
+        held = SimpleNamespace(x=torch.ones(4), y=0)
+        backend.append(held.x)
+        program.call("allreduce", [held.x]).dropped()
+        return int(held.y)
+
+    for make in (listed, cleared, attribute, another):
+        backend: list[Any] = []
+        make(backend)
+        backend.clear()
+    program.flights.look_after(last=True)
+    flags = read_black_box(program.folder / "rank00000.simcoll").slots["flags"]
+    assert [int(flag) for flag in flags] == [LET_GO, LET_GO | HANDED_ON, LET_GO, LET_GO | HANDED_ON]
 
 
 def test_waiting_for_the_device_is_waiting(program: Program) -> None:

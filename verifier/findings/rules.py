@@ -252,9 +252,10 @@ WORK_NEVER_WAITED = Rule(
         "An asynchronous call brings this rank a result, and the program ended normally without ever waiting for it: "
         "no wait(), no is_completed() that returned True, no synchronize(), no future, and for a GPU no synchronize() "
         "of the device. The rule does not report sends, barriers, results that the program dropped with the work and "
-        "does not name in a later line, or a last pending call if earlier calls from the same line were waited for. It "
-        "is an error if another rank waits for ever for a message because the program dropped the work of its send or "
-        "receive: on Gloo the message is lost with the work."
+        "does not name in a later line, by themselves or by a list, a dict or an object that holds them, or a last "
+        "pending call if earlier calls from the same line were waited for. It is an error if another rank waits for "
+        "ever for a message because the program dropped the work of its send or receive: on Gloo the message is lost "
+        "with the work."
     ),
     harm="The result may be read before it is complete, and an error of the call is never seen.",
     example=("dist.all_reduce(x, async_op=True)\nprint(x.sum())"),

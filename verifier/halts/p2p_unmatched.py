@@ -20,6 +20,7 @@ import numpy as np
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Record, State
 from simcoll.core.trace import AWAITED, LET_GO, Trace, record_at
+from simcoll.core.units import show_seconds
 from simcoll.verifier.agreement.p2p_matching import ChannelRecords, Unmatched
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.finding import Finding, Severity, record_side
@@ -149,13 +150,21 @@ def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
 
 def _nobody_comes(job: Job, one: Unmatched) -> Finding:
     peers = one.peers
-    where = "ended" if len(ended_ranks(job, peers)) == len(peers) else _what_they_do(job, peers)
+    ended = len(ended_ranks(job, peers)) == len(peers)
+    where = "ended" if ended else _what_they_do(job, peers)
     tag = f" (tag {one.record.call.tag})" if one.record.call.tag else ""
+    # A rank that has given up may have done so too early: the other end may have been about to come.
+    gave_up = one.record.state is State.FAILED and one.record.finished_ns and not ended
+    after = show_seconds((one.record.finished_ns - one.record.scheduled_ns) / 1e9) if gave_up else ""
     if one.sends:
         text = f"rank {one.rank} waits for {ranks_text(peers)} to receive its message{tag}, but no receive is left"
+        if gave_up:
+            text = f"rank {one.rank} gave up after {after} waiting for {ranks_text(peers)} to receive its message{tag}"
     else:
         source = ranks_text(peers) if one.peer is not None else f"any of {ranks_text(peers)}"
         text = f"rank {one.rank} waits for a message{tag} from {source} that is never sent"
+        if gave_up:
+            text = f"rank {one.rank} gave up after {after} on a message{tag} from {source}, which had not been sent"
     return _unmatched(job, one, peers, f"{text}; {ranks_text(peers)} {where}", Severity.ERROR)
 
 

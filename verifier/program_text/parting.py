@@ -21,7 +21,7 @@ from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, FIELD_RULES
 from simcoll.verifier.program_text.forks import fork_of
 from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
-from simcoll.verifier.program_text.syntax import steps_to, text_of
+from simcoll.verifier.program_text.syntax import Loop, steps_to, text_of
 from simcoll.verifier.program_text.ways import Between, Way, exits_of_rounds, forks_between, function_of, way_of
 
 _CODES: Final = ("SC10", "SC110", "SC20", "SC401", "SC504", "SC702")
@@ -292,13 +292,22 @@ def _was_behind(one: Between, ran: Ran) -> bool:
 def _had_passed(one: Between, ran: Ran) -> bool:
     """True for an exit behind which those who are said to have left made their last call, from where they have gone on.
 
-    They would have left in a later round, and the others have come round too. That only the others have is likelier.
+    They would have left in a later round, and the others have come round too. That only the others have is likelier,
+    unless it is a loop of the exit's own function that takes everybody round.
     """
-    if not one.fork.leaves or one.again:
+    if not one.fork.leaves or one.again or _in_one_loop(one):
         return False
     before = [frame.line for frame in ran.before(one.inside.side) if _is_in_function(frame, one.frame)]
     here = any(_is_in_function(frame, one.frame) for frame in one.inside.frames)
     return bool(before) and before[0] > one.fork.last and not here
+
+
+def _in_one_loop(one: Between) -> bool:
+    """True if a loop of the fork's function is around it and around the line at which those outside are."""
+    function = function_of(one.frame)
+    ways = () if function is None else [steps_to(function, line) for line in (one.fork.first, one.frame.line)]
+    around = [{id(step.parent) for step in way if isinstance(step.parent, Loop)} for way in ways]
+    return bool(around) and not around[0].isdisjoint(around[1])
 
 
 def _is_in_function(frame: Source, of: Source) -> bool:

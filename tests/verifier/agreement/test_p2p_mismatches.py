@@ -229,10 +229,12 @@ def test_the_other_end_has_ended(op: str) -> None:
     assert "rank 1 ended" in found.message
 
 
-def test_the_other_end_is_busy() -> None:
-    waiting = rank(0, [message("recv", 1)], failed(), last=State.FAILED)
+@pytest.mark.parametrize("op", ["send", "recv"])
+def test_the_other_end_is_busy(op: str) -> None:
+    waiting = rank(0, [message(op, 1)], failed(), last=State.FAILED)
     (found,) = findings(waiting, rank(1, [barrier()]))
     assert (found.code, "busy elsewhere" in found.message) == ("SC304", True)
+    assert "rank 0 gave up after " in found.message
     # While it has not failed, it may yet be served.
     assert codes(rank(0, [message("recv", 1)], last=State.STARTED), rank(1, [barrier()])) == []
 

@@ -517,6 +517,30 @@ def test_an_exit_that_ranks_had_just_passed_is_not_the_one_they_took(tmp_path: P
     assert (finding.code, finding.culprits) == ("SC202", (2,))
 
 
+@pytest.mark.parametrize("leave", ["continue", "break", "return"])
+def test_an_exit_of_the_loop_that_takes_everybody_round_is_the_one_they_took(leave: str, tmp_path: Path) -> None:
+    text = f"""
+        def fit():
+            for batch in batches:
+                if isnan(loss(batch)):
+                    {leave}
+                reduce(batch)  # one
+
+        def step():
+            fit()  # fit
+            reduce(b)  # other
+    """
+    path = program(tmp_path, text)
+    one, other = at(path, "fit", "one:fit"), at(path, "other")
+    group = Group("0", "default_pg", (0, 1, 2))
+    traces = [
+        trace_of(rank, 3, [group], [Record("0", number, CALL, stack, State.COMPLETED) for number, stack in made])
+        for rank, made in enumerate([[(1, one), (2, one)]] * 2 + [[(1, one), (2, other)]])
+    ]
+    finding = judged(side([0, 1], one), side([2], other), ran=ran_by(traces))
+    assert told(finding) == ("if isnan(loss(batch)):", {TOOK: (2,), NOT: (0, 1)})
+
+
 def test_a_way_that_others_never_went_comes_before_one_that_they_did(tmp_path: Path) -> None:
     text = """
         def step():
