@@ -40,9 +40,13 @@ class Patches:
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute if the owner has one of that name."""
         if hasattr(owner, name):
-            # Not by getattr: on a class, that would restore a static method as a plain function.
-            self._originals.append((owner, name, vars(owner).get(name, _INHERITED)))
-            setattr(owner, name, value)
+            self.put(owner, name, value)
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute, also if the owner has none of that name."""
+        # Not by getattr: on a class, that would restore a static method as a plain function.
+        self._originals.append((owner, name, vars(owner).get(name, _INHERITED)))
+        setattr(owner, name, value)
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         """Replace an attribute by the result of ``wrapper`` on it, if the owner has one of that name."""

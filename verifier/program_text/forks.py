@@ -33,8 +33,9 @@ class Fork:
     ``alone`` that it comes back to the other ways, and that these call nothing before; ``alike`` that it is a loop over
     numbers or parts of a model, or an exit after a number of rounds, which most programs make equally on all ranks;
     ``by_rank`` that it is a loop over what depends on the rank;
-    ``varies`` that it is a branch in such a loop that depends on the round; ``settled`` that it is a branch in a loop
-    on what no round changes.
+    ``varies`` that it is a branch in a loop that ranks run alike which depends on the round; ``by_round`` that it
+    depends on nothing else; ``settled`` that it is a branch in a loop on what no round changes; ``raises`` that it
+    leaves by an exception.
     """
 
     line: int
@@ -48,7 +49,9 @@ class Fork:
     alike: bool = False
     by_rank: bool = False
     varies: bool = False
+    by_round: bool = False
     settled: bool = False
+    raises: bool = False
 
 
 _NOT_BEHIND = (ast.Return, ast.Raise, ast.Continue)
@@ -68,8 +71,10 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
     if isinstance(parent, ast.If):
         did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
         alone = not any(map(calls_in, other)) and (not ends_outside(step.block) or _returns_alike(step, other, around))
-        varies, settled = _varies(parent.test, around), _is_settled(parent.test, around)
-        return Fork(parent.lineno, *lines, *did, alone=alone, varies=varies, settled=settled)
+        rounds = _rounds(around)
+        varies = any(isinstance(node, ast.Name) and node.id in rounds for node in ast.walk(parent.test))
+        by_round, settled = varies and _is_of(parent.test, rounds), _is_settled(parent.test, around)
+        return Fork(parent.lineno, *lines, *did, alone=alone, varies=varies, by_round=by_round, settled=settled)
     if isinstance(parent, Loop):
         over = getattr(parent, "iter", None)
         return Fork(parent.lineno, *lines, *_ROUNDS, loop=True, alike=_is_alike(parent), by_rank=_depends_on_rank(over))
@@ -196,6 +201,13 @@ def caught_fork(step: Step) -> Fork | None:
     return None if fork is None else replace(fork, leaves=True)
 
 
+def may_catch(step: Step) -> bool:
+    """True if an exception below a step may end there: it stands in a ``try`` with a handler, or in a ``with``."""
+    return step.field == "body" and (
+        bool(getattr(step.parent, "handlers", ())) or isinstance(step.parent, ast.With | ast.AsyncWith)
+    )
+
+
 def is_given(branch: ast.AST, function: Function, caller: ast.stmt) -> bool:
     """True for an ``if`` on a parameter alone that the caller's statement gives a constant: it goes one way there."""
     test = branch.test if isinstance(branch, ast.If) else None
@@ -241,7 +253,8 @@ def _exits(statement: ast.stmt, *, in_loop: bool) -> list[Fork]:
         leaves = any(_leaves(one, in_loop=inner) for one in block)
         fork = fork_of(step)
         if leaves and fork is not None and not fork.loop:
-            found.append(Fork(fork.line, fork.first, fork.last, fork.inside, fork.outside, leaves=True))
+            way = (fork.line, fork.first, fork.last, fork.inside, fork.outside)
+            found.append(Fork(*way, leaves=True, raises=isinstance(block[-1], ast.Raise)))
         found += [fork for one in reversed(block) for fork in _exits(one, in_loop=inner)]
     return found
 
@@ -297,7 +310,7 @@ def header_parts(loop: ast.AST) -> bool:
         return not (isinstance(loop.test, ast.Constant) and bool(loop.test.value))
     over = getattr(loop, "iter", None)
     values = over.args if _is_range(over) else getattr(over, "elts", None)
-    return values is None or not all(isinstance(value, ast.Constant) for value in values)
+    return values is None or not all(_is_of(value, set()) for value in values)
 
 
 RANK_NAMES: Final = frozenset({"rank", "global_rank", "get_rank"})
@@ -315,11 +328,24 @@ def _is_alike(loop: ast.AST) -> bool:
     )
 
 
-def _varies(test: ast.expr, around: Sequence[Step]) -> bool:
-    """True for a condition on what a loop around it goes through, if the loop is one that all ranks run alike."""
+def _rounds(around: Sequence[Step]) -> set[str]:
+    """The names of what loops go through that all ranks run alike."""
     targets = [step.parent.target for step in around if isinstance(step.parent, ast.For) and _is_alike(step.parent)]
-    rounds = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
-    return any(isinstance(node, ast.Name) and node.id in rounds for node in ast.walk(test))
+    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+_SIZES: Final = frozenset({"world_size", "get_world_size"})
+"""The last parts of names by which programs have the number of ranks."""
+
+
+def _is_of(value: ast.expr, names: set[str]) -> bool:
+    """True if an expression is made of these names, the number of ranks and constants alone."""
+    if isinstance(value, ast.Name | ast.Attribute):
+        return name_of(value) in _SIZES or (isinstance(value, ast.Name) and value.id in names)
+    if isinstance(value, ast.Call):
+        return name_of(value.func) in _SIZES
+    parts = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)]
+    return isinstance(value, _OF_PARTS) and all(_is_of(part, names) for part in parts)
 
 
 def _is_settled(test: ast.expr, around: Sequence[Step]) -> bool:
@@ -331,6 +357,7 @@ def _is_settled(test: ast.expr, around: Sequence[Step]) -> bool:
     return names.isdisjoint(_changed_in(loop, by_use=not _is_identity(test)))
 
 
+_OF_PARTS = (ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp)
 _OF_NAMES = (
     ast.Name,
     ast.Constant,

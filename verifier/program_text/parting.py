@@ -22,7 +22,15 @@ from simcoll.verifier.findings.rules import CALL_SKIPPED, FIELD_RULES
 from simcoll.verifier.program_text.forks import fork_of
 from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
 from simcoll.verifier.program_text.syntax import Loop, steps_to, text_of
-from simcoll.verifier.program_text.ways import Between, Way, exits_of_rounds, forks_between, function_of, way_of
+from simcoll.verifier.program_text.ways import (
+    Between,
+    Way,
+    comes_again,
+    exits_of_rounds,
+    forks_between,
+    function_of,
+    way_of,
+)
 
 _CODES: Final = ("SC10", "SC110", "SC20", "SC401", "SC504", "SC702")
 _FIELDS: Final = frozenset(rule.code for rule in FIELD_RULES)
@@ -40,11 +48,13 @@ class Ran:
     """What is known of the lines that ranks ran.
 
     ``ever`` tells whether ranks ran, at any time, these lines of a file, ``before`` the stack of the call that a side's
-    ranks made before the one at which they stand, innermost frame first; empty where it is not known.
+    ranks made before the one at which they stand, innermost frame first; empty where it is not known. ``below`` tells
+    whether ranks made a call below these frames, outermost first, from these lines of the last one's file.
     """
 
     ever: Callable[[Sequence[int], str, int, int], bool]
     before: Callable[[Side], Sequence[Source]] = lambda side: ()
+    below: Callable[[Sequence[int], Sequence[Source], int, int], bool] = lambda ranks, frames, first, last: False
 
 
 def ran_by(traces: Sequence[Trace]) -> Ran:
@@ -65,7 +75,25 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
         trace = by_rank.get(side.ranks[0])
         return () if trace is None or not side.sources else _stack_before(trace, side.sources[0].source, side.past)
 
-    return Ran(ever, before)
+    def below(ranks: Sequence[int], frames: Sequence[Source], first: int, last: int) -> bool:
+        return any(
+            _is_below(source.stack[::-1], frames, first, last)
+            for rank in ranks[:_ASKED]
+            for source in (by_rank[rank].sources if rank in by_rank else ())
+        )
+
+    return Ran(ever, before, below)
+
+
+def _is_below(stack: Sequence[Source], frames: Sequence[Source], first: int, last: int) -> bool:
+    """True for a stack, outermost frame first, with these frames in it, but for the line of the last one."""
+    *callers, at = frames
+    return any(
+        frame.file == at.file
+        and first <= frame.line <= last
+        and [(one.file, one.line) for one in stack[:place]] == [(one.file, one.line) for one in callers]
+        for place, frame in enumerate(stack)
+    )
 
 
 def _stack_before(trace: Trace, source: Source, past: bool) -> Sequence[Source]:
@@ -110,7 +138,7 @@ def _with_parting(finding: Finding, ran: Ran) -> Finding:
 def _parting(sides: Sequence[Side], ran: Ran) -> tuple[Between | None, Parting | None]:
     ways = [way for side in sides[:_SIDES] if (way := way_of(side)) is not None]
     for other in ways[1:]:
-        found = _chosen(list(forks_between(ways[0], other)), ran)
+        found = _chosen([one for one in forks_between(ways[0], other) if not _went_both(one, ran)], ran)
         if found is not None:
             # A loop that ranks go round unequally often has been given something else.
             behind = _by_rank(ways, heads=False) if found.fork.loop else None
@@ -254,6 +282,26 @@ def _before_all(found: Sequence[Between]) -> Between:
         if others and fork is not None and around:
             return replace(first, fork=replace(fork, leaves=True))
     return first
+
+
+def _went_both(one: Between, ran: Ran) -> bool:
+    """True for a branch that those outside took as well, or an exit that those who are past did not take.
+
+    They have been there, and could not go another way later: all ranks take the branch in the same rounds of a loop, or
+    the program comes there once.
+    """
+    fork = one.fork
+    if fork.loop or one.again:
+        return False
+    if fork.by_round and _been(one, ran):
+        return True
+    there, others = (one.outside, one.inside) if fork.leaves else (one.inside, one.outside)
+    if one.frame not in there.frames:
+        return False
+    first, last = (one.frame.line, one.frame.line) if fork.leaves else (fork.first, fork.last)
+    at = one.frame if fork.leaves else replace(one.frame, line=fork.line)
+    frames = (*there.frames[: there.frames.index(one.frame)], at)
+    return not comes_again(frames) and ran.below(others.side.ranks, frames, first, last)
 
 
 def _is_own(one: Between) -> bool:

@@ -26,9 +26,10 @@ from simcoll.verifier.program_text.forks import (
     inner_forks,
     is_given,
     leaving_forks,
+    may_catch,
     round_by_head,
 )
-from simcoll.verifier.program_text.syntax import Function, Step, steps_to, text_of
+from simcoll.verifier.program_text.syntax import Function, Loop, Step, steps_to, text_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,6 +208,12 @@ def _by_branch(a: Way, b: Way, depth: int, x: Step, y: Step) -> Iterator[Between
 
 def _leading_to(there: Way, past: Way, depth: int, level: int) -> Iterator[Between]:
     """Forks on the way from a statement in which a side is to its line, and exits before it, innermost first."""
+    # Who makes another call has come there by no exception that nothing catches.
+    caught = past.past or any(may_catch(step) for frame in there.frames[depth:] for step in _steps(frame))
+    return (one for one in _all_leading_to(there, past, depth, level) if caught or not one.fork.raises)
+
+
+def _all_leading_to(there: Way, past: Way, depth: int, level: int) -> Iterator[Between]:
     for number in range(len(there.frames) - 1, depth - 1, -1):
         frame = there.frames[number]
         steps = _steps(frame)
@@ -256,6 +263,18 @@ def _caught(there: Way, past: Way, depth: int, level: int) -> Iterator[Between]:
 
 def _op(side: Side) -> str:
     return "" if side.call is None else side.call.op
+
+
+def comes_again(frames: Sequence[Source]) -> bool:
+    """True if a stack, outermost frame first, may come about again: it stands in a loop, or a function calls itself.
+
+    So may one that does not begin with the program, and one with frames that are no statements, as of comprehensions.
+    """
+    names = [(frame.file, frame.function) for frame in frames]
+    if len(set(names)) < len(names) or [name for _, name in names if name.startswith("<")] != ["<module>"]:
+        return True
+    steps = [_steps(frame) for frame in frames]
+    return not all(steps) or any(isinstance(step.parent, Loop) for one in steps for step in one)
 
 
 def _comes_again(around: Sequence[Step], callers: Sequence[Source]) -> bool:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -135,6 +136,10 @@ def install_fake_cuda(patches: Patches, count: int) -> FakeDevices:
             _replace_functions(patches, module, answers)
     _replace_functions(patches, torch.accelerator, {**answers, **_accelerator(devices)})
     _fake_cuda_build(patches, devices)
+    for name, copy in _COPIES.items():
+        patches.put(torch._C, name, copy)
+    for path in ("parallel", "parallel.data_parallel", "parallel.parallel_apply"):
+        patches.replace(sys.modules[f"torch.nn.{path}"], "parallel_apply", _applied_in_turn)
     patches.wrap(torch.amp.autocast_mode.autocast, "__init__", _casting_on_cpu)
     install_fake_devices(patches, devices)
     return devices
@@ -267,6 +272,52 @@ def _streams(devices: FakeDevices) -> dict[str, Any]:
 
 def _always(value: object) -> Callable[..., object]:
     return lambda *args, **kwargs: value
+
+
+def _on_gpus(tensor: torch.Tensor, gpus: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor.to(torch.device("cuda", gpu)) for gpu in gpus)
+
+
+def _on_gpus_coalesced(
+    tensors: Sequence[torch.Tensor], gpus: Sequence[int], buffer_size: int
+) -> list[list[torch.Tensor]]:
+    return [[tensor.to(torch.device("cuda", gpu)) for tensor in tensors] for gpu in gpus]
+
+
+def _scattered(
+    tensor: torch.Tensor, gpus: Sequence[int], sizes: Sequence[int] | None, dim: int = 0, streams: object = None
+) -> tuple[torch.Tensor, ...]:
+    parts = tensor.chunk(len(gpus), dim) if sizes is None else tensor.split(list(sizes), dim)
+    return tuple(part.to(torch.device("cuda", gpu)) for part, gpu in zip(parts, gpus, strict=False))
+
+
+def _joined(tensors: Sequence[torch.Tensor], dim: int, gpu: int | None = None) -> torch.Tensor:
+    to = torch.device("cpu") if gpu == -1 else torch.device("cuda", gpu or 0)
+    return torch.cat([tensor.to(to) for tensor in tensors], dim)
+
+
+_COPIES: dict[str, Callable[..., Any]] = {
+    "_broadcast": _on_gpus,
+    "_broadcast_coalesced": _on_gpus_coalesced,
+    "_scatter": _scattered,
+    "_gather": _joined,
+}
+"""What torch.cuda.comm copies between the GPUs of one process, DataParallel too; builds for CPUs lack it."""
+
+
+def _applied_in_turn(
+    modules: Sequence[torch.nn.Module],
+    inputs: Sequence[Any],
+    kwargs_tup: Sequence[dict[str, Any]] | None = None,
+    devices: Sequence[Any] | None = None,
+) -> list[Any]:
+    """Apply each module on its GPU as ``parallel_apply`` does, without its threads: ranks of a dry run have one."""
+    found = []
+    for place, (module, given) in enumerate(zip(modules, inputs, strict=True)):
+        values = given if isinstance(given, list | tuple) else (given,)
+        with torch.cuda.device(None if devices is None else devices[place]):
+            found.append(module(*values, **(kwargs_tup[place] if kwargs_tup else {})))
+    return found
 
 
 def _accelerator(devices: FakeDevices) -> dict[str, Any]:

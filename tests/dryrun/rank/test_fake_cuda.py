@@ -57,6 +57,18 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "get_device": ("found = torch.ones(3, device='cuda:1').get_device()", "1"),
     "type": ("found = torch.ones(30, device='cuda:1').type()", "torch.cuda.FloatTensor"),
     "pinned": ("found = torch.ones(3, pin_memory=True).pin_memory().device", "cpu"),
+    "DataParallel": (
+        "m = nn.DataParallel(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5)).cuda()); x = torch.ones(30, 4).cuda()\n"
+        "y = m(x); y.sum().backward(); found = (y.shape, y.device, {p.grad.device for p in m.parameters()})",
+        "(torch.Size([30, 5]), device(type='cuda', index=0), {device(type='cuda', index=0)})",
+    ),
+    "copies between GPUs": (
+        "from torch.nn.parallel import comm; x = torch.ones(30).cuda(0)\n"
+        "got = comm.broadcast_coalesced([x, x[:20]], [0, 1])\n"
+        "found = ([[t.device.index for t in one] for one in got], comm.reduce_add([x, x.to(1)], 0).device.index,\n"
+        "    [len(t) for t in comm.scatter(x, [0, 1], [10, 20])], comm.gather([x, x.to(1)], destination=-1).device)",
+        "([[0, 0], [1, 1]], 0, [10, 20], device(type='cpu'))",
+    ),
     "default device": (
         "torch.set_default_device('cuda:1'); found = torch.ones(30).device; torch.set_default_device(None)",
         CUDA_1,

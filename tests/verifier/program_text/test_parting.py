@@ -852,3 +852,69 @@ def test_messages_and_failures_part_by_design(tmp_path: Path) -> None:
     path = program(tmp_path, SHAPES["the other branch of a condition"][0])
     sides = side([0], at(path, "other")), side([2], at(path, "one"))
     assert [judged(*sides, code=code).parted for code in ("SC301", "SC304", "SC501", "SC701")] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("condition", "told_of"),
+    [("n + 1 != comm.world_size", False), ("n % 2 and n < 3", False), ("n < last", True), ("n + 1 != rank", True)],
+)
+def test_a_branch_on_the_round_alone_parts_nobody_who_has_been_there(
+    condition: str, told_of: bool, tmp_path: Path
+) -> None:
+    text = f"""
+        def step():
+            for n in range(comm.world_size):
+                if {condition}:
+                    send(a)  # inside
+            barrier()  # behind
+    """
+    path = program(tmp_path, text)
+    found = judged(side([1], at(path, "inside")), side([2], at(path, "behind")), code="SC204", ran=Ran(always_ran))
+    assert told(found) == ((f"if {condition}:", {TOOK: (1,), NOT: (2,)}) if told_of else None)
+
+
+@pytest.mark.parametrize("caller", ["train()  # all", "for n in range(n_steps):\n    train()  # all"])
+def test_a_branch_or_exit_past_which_all_have_been_parts_nobody_if_the_program_comes_there_once(
+    caller: str, tmp_path: Path
+) -> None:
+    text = f"""
+def train():
+    if eager:
+        return
+    if flash:
+        for n in range(world_size):
+            send(a)  # inside
+    barrier()  # behind
+
+{caller}
+"""
+    path = program(tmp_path, text)
+    inside, behind = at(path, "all:<module>", "inside:train"), at(path, "all:<module>", "behind:train")
+    group = Group("0", "default_pg", (0, 1))
+    traces = [
+        trace_of(0, 2, [group], [Record("0", 1, CALL, inside, State.STARTED)]),
+        trace_of(1, 2, [group], [Record("0", 1, CALL, inside), Record("0", 2, CALL, behind, State.STARTED)]),
+    ]
+    found = judged(side([0], inside), side([1], behind), code="SC204", ran=ran_by(traces))
+    assert (told(found) is None) == caller.startswith("train")
+
+
+@pytest.mark.parametrize("catches", [True, False])
+def test_an_exception_that_nothing_catches_leads_to_no_later_call(catches: bool, tmp_path: Path) -> None:
+    text = """
+        def commit():
+            if open:
+                raise RuntimeError
+            send(a)  # inside
+
+        def train():
+            try:
+                commit()  # call
+            {}:
+                pass
+            barrier()  # behind
+    """.format("except RuntimeError" if catches else "finally")
+    path = program(tmp_path, text)
+    inside, behind = at(path, "call:train", "inside:commit"), at(path, "behind:train")
+    found = judged(side([0], inside), side([1], behind), code="SC204")
+    assert told(found) == (("if open:", {TOOK: (1,), NOT: (0,)}) if catches else None)
