@@ -42,6 +42,9 @@ from simcoll.verifier.findings.finding import Finding
 
 WIDTH = 80
 MOST_DRAWS = 8
+LIMIT_S = 600.0
+"""Seconds for a round: on a machine that other jobs keep busy real ranks take their time."""
+
 EXPECTED = {
     **dict.fromkeys(RESULTS, ("SC902", "SC903")),
     "NaN in a gradient": ("SC901",),
@@ -73,8 +76,16 @@ class Workload:
     def run(self, plan: Plan | None, seed: int) -> Outcome[Done]:
         """Run it with a fault, or without."""
         if self.program is None:
-            return try_ranks(self.ranks, partial(_exchange, plan, seed, self.sums), backend=self.backend, values="all")
-        return try_ranks(self.ranks, partial(_trained, self.program, plan), backend=self.backend, values="all")
+            return try_ranks(
+                self.ranks,
+                partial(_exchange, plan, seed, self.sums),
+                backend=self.backend,
+                timeout=LIMIT_S,
+                values="all",
+            )
+        return try_ranks(
+            self.ranks, partial(_trained, self.program, plan), backend=self.backend, timeout=LIMIT_S, values="all"
+        )
 
 
 def _exchange(plan: Plan | None, seed: int, sums: bool, comm: object) -> Done:

@@ -200,7 +200,8 @@ class Event:
       ``sequence``, ``sent`` and ``received`` (each the names and numbers of a side, where the rank has it:
       :class:`simcoll.verifier.values.digests.SideValues`), ``scaling`` (the round of the search for a scale of losses,
       if there is one), ``of_model`` (absent, or true: torch's layers, wrappers and optimizers, or a backward pass, make
-      the call);
+      the call), ``sampled`` (absent, or true: calls beside it are not checked),
+      ``cleared`` (how often the rank had cleared gradients, if it had);
     * ``replicas``: tensors that ranks have to hold alike: ``index`` (the set's number on this rank), ``by`` (what
       promises it: ``DistributedDataParallel`` or ``DTensor``), ``group`` (its name, or empty), ``ranks`` (global),
       ``ordinal`` (of models or optimizers over these ranks), ``tensors`` (what they are), ``form`` (a digest of their
@@ -225,6 +226,8 @@ class Event:
       ``buckets`` (in the order in which they are sent, of each the names and numbers of elements of its parameters, in
       order), ``since`` (collectives of the group after which this may be so), ``seen`` (after which it is so);
     * ``scaled``: the rank has made a GradScaler;
+    * ``discarded``: gradients were cleared twice without a step of their optimizer in between: ``since`` and ``until``,
+      the numbers of these two of all clearings;
     * ``unchecked``: a check of values has failed itself, and none is made from here on: ``of`` (``calls``, or
       ``steps``), ``type``, ``message``;
     * ``step``: the program has marked the end of a step: ``number`` (from 1; thinned out, `simcoll.core.steps`);

@@ -89,6 +89,10 @@ class Choice:
         self._taken += taken
         return taken
 
+    def leaves_out(self, sequence: int) -> bool:
+        """True if some calls with about this number are not checked."""
+        return not self._all or sequence >= _EVERY_CALL_UP_TO
+
     def takes_step(self, number: int, steps: int = 1) -> bool:
         """True if a model is to be looked at in its step (window of so many steps) of this number."""
         if self._all:

@@ -23,6 +23,7 @@ from simcoll.spec.call import Call
 from simcoll.spec.value_laws import SUMMED_BLOCK
 from simcoll.values.arrays import HOST_CHUNK, applies, host_signs, number
 from simcoll.values.choice import Choice
+from simcoll.values.clearings import clearings
 from simcoll.values.contents import HostCopy, aligned, is_plain
 from simcoll.values.digests import ROW, SideDigest, side_digest
 from simcoll.values.faults import due_faults
@@ -222,6 +223,8 @@ class ValueWatch:
             return None
         noted: dict[str, object] = {} if (scaling := scaling_round()) is None else {"scaling": scaling}
         noted |= {"of_model": True} if of_model else {}
+        noted |= {"cleared": cleared} if (cleared := clearings.here.at_call()) else {}
+        noted |= {"sampled": True} if self.choice.leaves_out(sequence) else {}
         return self.guard.run(lambda: self._begun(call, sequence, inputs, outputs, noted))
 
     def _begun(

@@ -46,6 +46,7 @@ from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
 from simcoll.wrapper.buckets import Buckets, forget_assignment, watch_assignment
+from simcoll.wrapper.discards import DiscardWatch, Holder, watch_clearing
 from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
 from simcoll.wrapper.process_group import calls_made, is_recorded
 from simcoll.wrapper.random_states import RandomWatch
@@ -149,6 +150,7 @@ class ReplicaWatch:
         self.guard = Guard(self._choice, session.existing_recorder, "steps")
         self.batches = BatchWatch(session, self._choice)
         self.randoms = RandomWatch(session, self._choice)
+        self.discards = DiscardWatch(session)
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
@@ -223,6 +225,7 @@ class ReplicaWatch:
         """An optimizer has made a step."""
         self.batches.stepped()
         self.randoms.stepped()
+        self.discards.stepped(optimizer)
         if self._known.get(optimizer) != len(self._models):
             self._known[optimizer] = len(self._models)
             mine = {id(parameter) for parameter in _parameters(optimizer)}
@@ -441,6 +444,7 @@ def watch_replicas(patches: Patches) -> None:
     entered.watches = True  # type: ignore[attr-defined]
     patches.replace(DistributedDataParallel, "_pre_forward", entered)
     watch_assignment(patches)
+    watch_clearing(patches, _clear)
     finishing: Any = DistributedDataParallel._ddp_init_helper
 
     @functools.wraps(finishing)
@@ -469,6 +473,10 @@ def _entered(watch: ReplicaWatch, model: DistributedDataParallel, broadcast: boo
     if _is_watched(model):
         watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
         watch.entered(model, broadcast)
+
+
+def _clear(holder: Holder) -> None:
+    _check(lambda watch: watch.discards.cleared(holder))
 
 
 def _is_watched(model: DistributedDataParallel) -> bool:

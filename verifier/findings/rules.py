@@ -84,9 +84,9 @@ NON_FINITE_INPUT = Rule(
         "whose gradient it is, or which of several tensors, is named where that is known. Ranks that only "
         "pass on what they received are not named. Not reported are infinities in a minimum or maximum, infinities "
         "that are only moved, NaNs that stand for missing numbers (a metric without a value, gathered and not "
-        "calculated with), the same number of infinities of one sign on every rank (a mask), and overflows that a "
-        "program with loss scaling recovers from. Needs --values; with --values sample the call is the first of those "
-        "that were checked."
+        "calculated with), the same number of infinities of one sign on every rank (a mask), overflows that a "
+        "program with loss scaling recovers from, and steps that the program leaves out on all ranks. Needs --values; "
+        "with --values sample the call is the first of those that were checked."
     ),
     harm="One call later the value is on every rank, and nothing shows where it came from.",
     example=("loss = torch.zeros(1)\nif rank == 2:\n    loss /= 0  # the mean over no sample\ndist.all_reduce(loss)"),

@@ -145,8 +145,8 @@ def _model(event: Event) -> _Model | None:
 def _classes(
     model: _Model, training: _Training, gradients: _Gradients, at: int, known: Iterable[Group]
 ) -> list[tuple[int, ...]]:
-    """The ranks that got the same batches from this step on, three times in a row, a new one each time; and at least in
-    every second step from then on.
+    """The ranks that got the same batches from this step on, three times in a row, a new one each time; and in more
+    than half of the steps from then on.
     """
     row = [training.batches.get(at + place, {}) for place in range(_IN_A_ROW)]
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -175,7 +175,7 @@ def _stays(training: _Training, ranks: Sequence[int], at: int, gradients: _Gradi
     seen = max(looked) + 1
     if training.sampled & {*ranks} and gradients.steps_made(ranks[0]) - seen > seen - at:
         return False
-    return 2 * sum(later) >= len(later) and _BEFORE * sum(later) >= len(looked) - len(later)
+    return 2 * sum(later) > len(later) and _BEFORE * sum(later) >= len(looked) - len(later)
 
 
 def _divide(training: _Training, ranks: Sequence[int]) -> bool:

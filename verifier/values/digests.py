@@ -55,8 +55,9 @@ class SideValues:
 
 @dataclass(frozen=True, slots=True)
 class RankValues:
-    """The values of one rank's call, the round of the rank's search for a scale of its losses, if it wrote one, and
-    whether the model makes the call: torch's layers, wrappers and optimizers, or a backward pass.
+    """The values of one rank's call, the round of the rank's search for a scale of its losses, if it wrote one,
+    whether the model makes the call: torch's layers, wrappers and optimizers, or a backward pass; whether the rank left
+    out calls beside it; and how often it had cleared gradients.
     """
 
     group_rank: int
@@ -65,6 +66,8 @@ class RankValues:
     received: SideValues | None
     scaling: int | None = None
     of_model: bool = False
+    sampled: bool = False
+    cleared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,12 @@ class CollectiveValues:
     def began_ns(self) -> int:
         """The time at which the first rank made the call."""
         return min(one.record.scheduled_ns for one in self.ranks)
+
+    @property
+    def reduced(self) -> bool:
+        """True if the call reduces elements of several ranks."""
+        law = spec_of(self.ranks[0].record.call).values
+        return law is not None and law.reduced
 
     def global_ranks(self, group_ranks: Iterable[int]) -> tuple[int, ...]:
         """Group ranks as global ones, in order."""
@@ -107,8 +116,10 @@ def _is_whole(columns: GroupColumns) -> bool:
     return sorted(part.group_rank for part in columns.parts) == [*range(len(columns.group.ranks))]
 
 
-Written = tuple["SideValues | None", "SideValues | None", "int | None", bool]
-"""What was sent and received by a call, the round of the search for a scale of losses, whether it is of the model."""
+Written = tuple["SideValues | None", "SideValues | None", "int | None", bool, bool, int]
+"""What was sent and received by a call, the round of the search for a scale of losses, whether it is of the model,
+whether it is one of a sample, and how often gradients had been cleared.
+"""
 
 WrittenValues = Mapping[int, Mapping[int, Written]]
 """A rank's digests by the index of its groups, and by the sequence of their calls."""
@@ -121,7 +132,14 @@ def written_values(trace: Trace) -> WrittenValues:
         group, sequence = (number(event, name) for name in ("group", "sequence"))
         if event.kind == "values" and group is not None and sequence is not None:
             sides = _side(event.data.get("sent")), _side(event.data.get("received"))
-            found.setdefault(group, {})[sequence] = *sides, number(event, "scaling"), event.data.get("of_model") is True
+            of_model, sampled = (event.data.get(name) is True for name in ("of_model", "sampled"))
+            found.setdefault(group, {})[sequence] = (
+                *sides,
+                number(event, "scaling"),
+                of_model,
+                sampled,
+                number(event, "cleared") or 0,
+            )
     return found
 
 

@@ -7,7 +7,10 @@ Infinities and NaNs are often intended. These are not reported:
 * NaNs that stand for missing numbers: that are only moved, and without which later reductions go on
   (:func:`_missing_numbers`);
 * infinities of one sign, as many from every rank, without NaNs: a mask; or from one rank in all calls of a line, after
-  the first of which the next sum is finite (:func:`_masks`);
+  the first of which the next sum is finite (:func:`_masks`); in a sample, which may miss these, infinities of one sign
+  unless NaNs, or those of another line, follow;
+* what was sent since gradients were cleared, if all ranks of the call clear them again without a step: a program that
+  looks at its gradients itself leaves that step out (:func:`_unused`);
 * values that all ranks send in the first calls of a line, until they are finite: whoever looks for a scale by himself;
 * values of a program with loss scaling while it looks for its scale: in a later round all calls of the same line, of
   the same rank, are finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the
@@ -21,21 +24,22 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Source
-from simcoll.core.trace import Trace
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Rooted
-from simcoll.spec.value_laws import is_float, operator
+from simcoll.spec.value_laws import operator
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import NON_FINITE_INPUT
 from simcoll.verifier.values.digests import CollectiveValues, RankValues, SideValues
+from simcoll.verifier.values.discards import Discards
+from simcoll.verifier.values.messages import may_have_received
 from simcoll.verifier.values.names import name_of
 
 _RECOVERING = 2
@@ -54,15 +58,17 @@ def non_finite(
     """
     tainted: set[int] = set()
     suspects = [_suspects(values) for values in calls]
-    meant = _Meant(calls, suspects, scaled)
+    traces = {id(part.trace): part.trace for group in columns for part in group.parts} if any(suspects) else {}
+    discards = Discards.of(traces.values())
+    meant = _Meant(calls, suspects, scaled, discards)
     for place, values in enumerate(calls):
-        bad = [one for one in suspects[place] if not meant.is_intended(values, one)]
+        bad = [one for one in suspects[place] if not meant.is_intended(place, values, one)]
         fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
         if fresh:
-            if not all(meant.is_searched(place, values, one) for one in fresh):
-                told = any(_had_messages(calls[:place], values, one, columns) for one in fresh)
+            if not all(meant.is_recovered(place, values, one) for one in fresh):
+                told = any(may_have_received(calls, place, one, traces.values()) for one in fresh)
                 return [(values.began_ns, _non_finite_finding(values, fresh, columns, by_message=told))]
-            if scaled:
+            if scaled or discards.span(values) is not None:
                 continue
         if bad:
             tainted |= {values.group.ranks[one.group_rank] for one in values.ranks if one.received is not None}
@@ -74,19 +80,43 @@ class _Meant:
     it is first asked for, as most jobs have no such values.
     """
 
-    def __init__(self, calls: Sequence[CollectiveValues], suspects: _Suspects, scaled: bool) -> None:
+    def __init__(
+        self, calls: Sequence[CollectiveValues], suspects: _Suspects, scaled: bool, discards: Discards
+    ) -> None:
         self._calls = calls
         self._suspects = suspects
         self._scaled = scaled
+        self._discards = discards
 
-    def is_intended(self, values: CollectiveValues, one: RankValues) -> bool:
+    def is_intended(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
         """True if the NaNs that a rank sent stand for missing numbers, or its infinities are a mask."""
-        return _line(values.group, one) in (self._masks if _is_reduced(values) else self._missing)
+        if not values.reduced:
+            return _line(values.group, one) in self._missing
+        if _line(values.group, one) in self._masks or _kind(values.group, one) in self._masks_of_all_sizes:
+            return True
+        return one.sampled and _is_mask(one.sent) and not self._spreads(place, one.record.source)
 
-    def is_searched(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
-        """True if the values belong to the rank's search for a scale of its losses."""
-        search = self._searches.get(_line(values.group, one))
-        return search is not None and search.explains(place)
+    def is_recovered(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
+        """True if the values belong to the rank's search for a scale of its losses, or were thrown away."""
+        line = _line(values.group, one)
+        search, unused = self._searches.get(line), self._unused.get(line)
+        return (search is not None and search.explains(place)) or (
+            unused is not None and unused.explains(place) and self._discards.span(values) is not None
+        )
+
+    def _spreads(self, place: int, source: Source) -> bool:
+        """True if NaNs, or infinities from another line, were sent after a call."""
+        return any(last > place for (of, nan), last in self._last.items() if nan or of != source)
+
+    @functools.cached_property
+    def _last(self) -> dict[tuple[Source, bool], int]:
+        """The place of the last call of each line that sent NaNs (true), or only infinities."""
+        sent = ((one, place) for place, bad in enumerate(self._suspects) for one in bad)
+        return {(one.record.source, one.sent is not None and one.sent.nan > 0): place for one, place in sent}
+
+    @functools.cached_property
+    def _unused(self) -> dict[_Line, _Search]:
+        return _unused(self._calls, self._suspects, self._discards)
 
     @functools.cached_property
     def _searches(self) -> dict[_Line, _Search]:
@@ -98,8 +128,12 @@ class _Meant:
         }
 
     @functools.cached_property
-    def _masks(self) -> set[_Line]:
-        return _masks(self._calls, self._suspects)
+    def _masks(self) -> set[Hashable]:
+        return _masks(self._calls, self._suspects, _line)
+
+    @functools.cached_property
+    def _masks_of_all_sizes(self) -> set[Hashable]:
+        return _masks(self._calls, self._suspects, _kind)
 
     @functools.cached_property
     def _missing(self) -> set[_Line]:
@@ -107,7 +141,7 @@ class _Meant:
             {
                 one.group_rank
                 for one in self._suspects[place]
-                if one.sent is not None and one.sent.nan and not self.is_searched(place, values, one)
+                if one.sent is not None and one.sent.nan and not self.is_recovered(place, values, one)
             }
             for place, values in enumerate(self._calls)
         ]
@@ -122,7 +156,7 @@ def _suspects(values: CollectiveValues) -> list[RankValues]:
     """The ranks that sent values that are not finite, unless the call is meant to carry them."""
     sent = [one.sent for one in values.ranks if one.sent is not None]
     call = values.ranks[0].record.call
-    additive = _is_reduced(values) and operator(call.reduce_op, "float32") not in ("min", "max")
+    additive = values.reduced and operator(call.reduce_op, "float32") not in ("min", "max")
     masked = len(sent) > 1 and len({(side.plus, side.minus) for side in sent}) == 1
     infinite = additive and not masked
     return [
@@ -140,21 +174,40 @@ def _line(group: Group, one: RankValues) -> _Line:
     return group, one.group_rank, one.record.source, one.record.call
 
 
-def _masks(calls: Sequence[CollectiveValues], suspects: _Suspects) -> set[_Line]:
+def _kind(group: Group, one: RankValues) -> Hashable:
+    """The calls that one rank makes at one line which differ in their size at most."""
+    call = one.record.call
+    return (
+        group,
+        one.group_rank,
+        one.record.source,
+        call.op,
+        call.reduce_op,
+        tuple(buffer.dtype for buffer in call.inputs),
+    )
+
+
+def _masks(
+    calls: Sequence[CollectiveValues], suspects: _Suspects, line_of: Callable[[Group, RankValues], Hashable]
+) -> set[Hashable]:
     """The lines at which a rank adds a mask: it sends infinities of one sign in each of several calls, and the next sum
     of other floats is finite. Who calculates with other infinities gets NaN.
     """
-    masks: dict[_Line, bool] = {}
-    times: Counter[_Line] = Counter()
-    found: set[_Line] = set()
+
+    def senders(values: CollectiveValues) -> Iterator[tuple[Hashable, RankValues]]:
+        return ((line_of(values.group, one), one) for one in values.ranks if one.sent is not None)
+
+    masks: dict[Hashable, bool] = {}
+    times: Counter[Hashable] = Counter()
+    found: set[Hashable] = set()
     for place, values in enumerate(calls):
-        for line, one in _senders(values) if _is_reduced(values) else ():
+        for line, one in senders(values) if values.reduced else ():
             masks[line] = masks.get(line, True) and one in suspects[place] and _is_mask(one.sent)
             times[line] += 1
     several = {line for line, mask in masks.items() if mask and times[line] > 1}
-    waiting: set[_Line] = set()
+    waiting: set[Hashable] = set()
     for place, values in enumerate(calls if several else ()):
-        lines = {line for line, _ in _senders(values)} & several
+        lines = {line for line, _ in senders(values)} & several
         waiting |= lines - found
         if not lines and _adds_floats(values):
             found |= waiting if not suspects[place] else set()
@@ -168,7 +221,7 @@ def _is_mask(side: SideValues | None) -> bool:
 
 
 def _adds_floats(values: CollectiveValues) -> bool:
-    return _is_reduced(values) and any(one.sent is not None and one.sent.sum is not None for one in values.ranks)
+    return values.reduced and any(one.sent is not None and one.sent.sum is not None for one in values.ranks)
 
 
 def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int]]) -> set[_Line]:
@@ -185,7 +238,7 @@ def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int
     spread: set[_Line] = set()
     whole = False
     for place, values in reversed([*enumerate(calls)]):
-        if _is_reduced(values):
+        if values.reduced:
             bad = broken[place]
             for line, one in _senders(values):
                 (spread.add if one.group_rank in bad else spread.discard)(line)
@@ -203,7 +256,7 @@ def _first_sent(
     first: dict[int, list[tuple[_Line, RankValues]]] = {}
     times: Counter[_Line] = Counter()
     for place, values in enumerate(calls):
-        if broken[place] and not _is_reduced(values):
+        if broken[place] and not values.reduced:
             for line, one in _senders(values):
                 if one.group_rank in broken[place]:
                     if line not in times:
@@ -288,9 +341,24 @@ def _search(rounds: Sequence[_Round], *, scaled: bool) -> _Search:
     return _Search(found, scaled and few and len(rest) <= most)
 
 
-def _is_reduced(values: CollectiveValues) -> bool:
-    law = spec_of(values.ranks[0].record.call).values
-    return law is not None and law.reduced
+def _unused(calls: Sequence[CollectiveValues], suspects: _Suspects, discards: Discards) -> dict[_Line, _Search]:
+    """Of each line whether its values that are not finite were thrown away: what a step has used stays in the weights.
+    At the end they may have been for ``_RECOVERING`` rounds: a rank that has nothing else any more is reported.
+    """
+    finite: dict[_Line, int] = {}
+    rest: dict[_Line, set[int | None]] = {}
+    for place, values in enumerate(calls if discards.spans else ()):
+        bad = {one.group_rank for one in suspects[place]}
+        span = discards.span(values) if bad else None
+        for line, one in _senders(values):
+            if not bad:
+                finite[line], rest[line] = place, set()
+            elif one.group_rank in bad:
+                rest.setdefault(line, set()).add(span)
+    return {
+        line: _Search(finite.get(line, -1), len(spans) <= _RECOVERING and None not in spans)
+        for line, spans in rest.items()
+    }
 
 
 def _looks_scaled(values: CollectiveValues) -> bool:
@@ -303,32 +371,6 @@ def _looks_scaled(values: CollectiveValues) -> bool:
     return buffers[0].dtype == "float16" or (one_float and operator(call.reduce_op, buffers[0].dtype) == "max")
 
 
-def _had_messages(
-    earlier: Sequence[CollectiveValues], values: CollectiveValues, one: RankValues, columns: Sequence[GroupColumns]
-) -> bool:
-    """True if a rank has received floats from another one by a message since its last reduction of finite values: they
-    are not looked at, and may have brought what it sends.
-    """
-    rank = values.group.ranks[one.group_rank]
-    since = next(filter(None, (_reduced_finite_ns(call, rank) for call in reversed(earlier))), 0)
-    traces = {id(part.trace): part.trace for group in columns for part in group.parts if part.trace.rank == rank}
-    return any(_received(trace, since, one.record.scheduled_ns) for trace in traces.values())
-
-
-def _reduced_finite_ns(values: CollectiveValues, rank: int) -> int | None:
-    """When a rank made a call, if it reduces floats, and the rank's are finite."""
-    mine = (one for one in values.ranks if values.group.ranks[one.group_rank] == rank and _is_reduced(values))
-    finite = (one for one in mine if one.sent is not None and one.sent.sum is not None and one.sent.finite)
-    return next((one.record.scheduled_ns for one in finite), None)
-
-
-def _received(trace: Trace, since_ns: int, until_ns: int) -> bool:
-    """True if a receive of floats ended in a time."""
-    ends, messages = trace.slots["finished_ns"], trace.slots["p2p_sequence"] > 0
-    calls = trace.slots["signature"][messages & (ends > since_ns) & (ends <= until_ns)]
-    return any(is_float(one.dtype) for index in set(calls.tolist()) for one in trace.signatures[index].outputs)
-
-
 def _non_finite_finding(
     values: CollectiveValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns], *, by_message: bool
 ) -> Finding:
@@ -339,7 +381,11 @@ def _non_finite_finding(
     names = {name_of(values, one, columns) for one in bad}
     where = f", the first in {names.pop()}" if len(names) == 1 and "" not in names else ""
     what = _what(one.sent for one in bad)
-    message = f"{who} put {what} into {call.op}{where}: no collective before had brought it any"
+    sampled = any(one.sampled for one in values.ranks)
+    before = "no collective that was checked before" if sampled else "no collective before"
+    # Of several ranks in a sample some may have what the others sent before.
+    most = 1 if sampled else max(len(senders) - 1, 1)
+    message = f"{who} put {what} into {call.op}{where}: {before} had brought it any"
     if by_message:
         message += "; a message, whose values are not looked at, may have"
     return NON_FINITE_INPUT.finding(
@@ -347,7 +393,7 @@ def _non_finite_finding(
         group=values.group,
         sequence=values.sequence,
         ranks=values.group.ranks,
-        culprits=culprits if not by_message and (len(bad) < len(senders) or len(senders) == 1) else (),
+        culprits=culprits if not by_message and len(bad) <= most else (),
         sides=values.sides(lambda one: f"sent {_what([one.sent])}" if one in bad else ""),
     )
 

@@ -17,7 +17,7 @@ WORLD = Group("0", "default_pg", (0, 1, 2, 3))
 Digest = Callable[[int, int], int]
 
 
-def found(digest: Digest, groups: Sequence[Group] = (WORLD,), **damage: object) -> list[Finding]:
+def found(digest: Digest, groups: Sequence[Group] = (WORLD,), steps: int = 5, **damage: object) -> list[Finding]:
     """The findings on ranks whose batches have these digests, by rank and step."""
     traces = []
     for rank in range(RANKS):
@@ -28,7 +28,7 @@ def found(digest: Digest, groups: Sequence[Group] = (WORLD,), **damage: object) 
         known = {"index": 0, "by": "FSDP", "ranks": [*range(RANKS)], "groups": ["0"], "ordinal": 1}
         mine = {name: value for name, value in damage.items() if rank == 0}
         box.event("inputs", **(known | {name: value for name, value in mine.items() if name in known}))
-        for number in range(5):
+        for number in range(steps):
             batch = {"inputs": 0, "number": number, "hash": digest(rank, number), "data": digest(rank, number)}
             box.event("batch", **(batch | {name: value for name, value in mine.items() if name in batch}))
         traces.append(box.trace())
@@ -63,6 +63,11 @@ def test_all_ranks_or_some() -> None:
 )
 def test_batches_that_stay_or_differ(digest: Digest) -> None:
     assert found(digest) == []
+
+
+@pytest.mark.parametrize(("steps", "count"), [(7, 1), (8, 0)])
+def test_more_than_half_of_the_batches_are_shared(steps: int, count: int) -> None:
+    assert len(found(lambda rank, number: number if number < 4 else 100 * number + rank, steps=steps)) == count
 
 
 PAIRS = [(0, 1), (2, 3)]

@@ -4,7 +4,7 @@ weights, activations or gradients they are in are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.nn.parallel import DistributedDataParallel
 
 from simcoll.testing import try_ranks
+from simcoll.values.choice import Choice
 from simcoll.verifier.findings.finding import Finding
 
 # torch renames functions, and its own packages use what it calls deprecated.
@@ -189,6 +190,43 @@ def scale_of_its_own(rank: int) -> None:
             scale /= 2.0**16
 
 
+def masks_as_long_as_the_batch(rank: int) -> None:
+    for length in (4, 5, 6):
+        bias = torch.zeros(length)
+        bias[3:] = -INFINITE if rank == 0 else 0.0
+        dist.all_reduce(bias)
+        dist.all_reduce(bias.softmax(-1))
+
+
+def looking_at_gradients(rank: int, bad: Callable[[int], bool], alone: bool = False) -> None:
+    """A program that leaves out a step with gradients that are not finite: all ranks do, or one ``alone``."""
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(8):
+        loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and bad(step) else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        if torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite() or (alone and rank != 1):
+            optimizer.step()
+
+
+def steps_left_out(rank: int) -> None:
+    looking_at_gradients(rank, lambda step: step in (2, 3, 5))
+
+
+def batches_left_out(rank: int) -> None:
+    """All ranks leave a batch out, before the backward pass."""
+    model = DistributedDataParallel(Net())
+    for step in range(5):
+        model.zero_grad()
+        loss = model(torch.ones(4, 6) * (NAN if rank == 2 and step == 2 else rank)).square().mean()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        if mean.isfinite():
+            loss.backward()
+            torch.optim.SGD(model.parameters(), lr=0.01).step()
+
+
 CORRECT = [
     metric_at_the_end,
     only_evaluation,
@@ -205,6 +243,9 @@ CORRECT = [
     mask_of_the_first_rank,
     masks_of_several_lengths,
     scale_of_its_own,
+    masks_as_long_as_the_batch,
+    steps_left_out,
+    batches_left_out,
 ]
 
 
@@ -326,6 +367,15 @@ def infinite_once(rank: int) -> None:
         dist.all_reduce(hidden.tanh())
 
 
+def no_other_gradients_any_more(rank: int) -> None:
+    """All steps are left out from then on, and the job gets nowhere."""
+    looking_at_gradients(rank, lambda step: step >= 4)
+
+
+def a_step_left_out_by_one_rank(rank: int) -> None:
+    looking_at_gradients(rank, lambda step: step == 4, alone=True)
+
+
 FAULTY = [
     (buffers_of_a_model, (), (0,)),
     (weights_of_a_sharded_model, (), (1,)),
@@ -339,6 +389,8 @@ FAULTY = [
     (logits_of_a_parallel_layer, (), (1,)),
     (infinite_activations, ("all_reduce",), (1,)),
     (infinite_once, ("all_reduce",), (1,)),
+    (no_other_gradients_any_more, ("all_reduce",), (1,)),
+    (a_step_left_out_by_one_rank, ("all_reduce",), (1,)),
 ]
 
 
@@ -383,6 +435,51 @@ def test_who_may_have_it_from_a_message_is_not_named(receives: int, reduces: boo
     [finding] = found(program)
     assert (finding.code, finding.culprits) == ("SC901", culprits)
     assert finding.message.startswith("rank 1 put 3 NaN elements into all_reduce")
+
+
+@pytest.mark.parametrize(("sender", "culprits"), [(NAN, ()), (1.0, (1,))])
+def test_who_has_finite_messages_is_named(sender: float, culprits: tuple[int, ...]) -> None:
+    """Rank 0, which sent rank 1 a message, sums up its own gradients right after: they show whether it had the NaN."""
+
+    def program(rank: int) -> None:
+        group = dist.new_group([1, 2])
+        if rank == 0:
+            dist.send(torch.ones(3) * sender, 1)
+        elif rank == 1:
+            dist.recv(torch.empty(3), 0)
+        if rank:
+            dist.all_reduce(torch.full((3,), NAN if rank == 1 else 1.0), group=group)
+        dist.barrier()
+        dist.all_reduce(torch.full((2,), sender if rank == 0 else 1.0))
+
+    [finding] = found(program)
+    assert (finding.code, finding.culprits) == ("SC901", culprits)
+
+
+def a_mask(rank: int) -> None:
+    dist.all_reduce(torch.full((4,), -INFINITE if rank == 0 else 1.0))
+
+
+def an_infinity_that_spreads(rank: int) -> None:
+    weight = torch.full((4,), INFINITE if rank == 0 else 1.0)
+    dist.all_reduce(weight)
+    dist.all_reduce(weight - weight)
+
+
+def numbers_of_two_ranks(rank: int) -> None:
+    dist.all_reduce(torch.full((4,), NAN if rank else 1.0))
+
+
+@pytest.mark.parametrize(
+    ("program", "culprits"),
+    [(a_mask, []), (an_infinity_that_spreads, [(0,)]), (numbers_of_two_ranks, [()])],
+)
+def test_in_a_sample(
+    program: Callable[[int], object], culprits: Sequence[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a sample nobody knows what came before: of several ranks none is named, and an infinity has to spread."""
+    monkeypatch.setattr(Choice, "leaves_out", lambda *_: True)
+    assert [one.culprits for one in found(program)] == culprits
 
 
 @pytest.mark.slow

@@ -1,0 +1,21 @@
+"""Counts how often a rank has cleared gradients: of a call it tells whether those of its time were used."""
+
+from __future__ import annotations
+
+from simcoll.core.rank_local import RankLocal
+
+
+class Clearings:
+    """Of one rank: how often it has cleared gradients, and how often it had when a call was digested last."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.digested = -1
+
+    def at_call(self) -> int:
+        """The count, of a call that is digested."""
+        self.digested = self.count
+        return self.count
+
+
+clearings = RankLocal(Clearings)

@@ -1,0 +1,46 @@
+"""When ranks threw gradients away, as programs do that look at them: what was not finite was not used then."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from simcoll.core.record import number
+from simcoll.core.trace import Trace
+from simcoll.verifier.values.digests import CollectiveValues
+
+_AT_ONCE = 8
+"""Models whose gradients a rank clears in turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discards:
+    """By rank, in order, the numbers of two clearings of gradients that were not used in between."""
+
+    spans: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, traces: Iterable[Trace]) -> Discards:
+        """Those that ranks wrote down."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for trace in traces:
+            for event in trace.events:
+                if event.kind == "discarded":
+                    since, until = number(event, "since"), number(event, "until")
+                    if since is not None and until is not None:
+                        found.setdefault(trace.rank, []).append((since, until))
+        return cls({rank: sorted(spans, key=itemgetter(1)) for rank, spans in found.items()})
+
+    def span(self, values: CollectiveValues) -> int | None:
+        """The clearing, on the first rank, after which all ranks made a call whose gradients they threw away; None if
+        one did not.
+        """
+        found = [self._of(values.group.ranks[one.group_rank], one.cleared) for one in values.ranks]
+        return None if None in found else found[0]
+
+    def _of(self, rank: int, cleared: int) -> int | None:
+        spans = self.spans.get(rank, ())
+        first = bisect_right(spans, cleared, key=itemgetter(1))
+        return next((since for since, _ in spans[first : first + _AT_ONCE] if since <= cleared), None)
