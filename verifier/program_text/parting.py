@@ -181,16 +181,14 @@ def parting_of(sides: Sequence[Side], ran: Ran) -> Parting | None:
 def exit_between(waiting: Side, gone: Side, ran: Ran) -> Parting | None:
     """The exit by which ``gone`` got past the call at which the others wait, in this round of a loop or an earlier one.
 
-    A condition on the rank is none if those gone never were there: ends of messages part by it on purpose.
+    A condition on the rank is none if those gone never were behind it: ends of messages part by it on purpose.
     """
     ways = [way for side in (waiting, gone) if (way := way_of(side)) is not None]
     if len(ways) < 2:
         return None
     candidates = [*forks_between(*ways), *exits_of_rounds(*ways)]
     exits = [one for one in candidates if one.fork.leaves and one.inside.side is gone]
-    line = ways[0].frames[-1]
-    if not ran.ever(gone.ranks, line.file, line.line, line.line):
-        exits = [one for one in exits if not _is_by_rank(one)]
+    exits = [one for one in exits if not _is_by_rank(one) or _was_past(one, ran)]
     found = _chosen(exits, ran)
     return None if found is None else _told(found, ways)
 
@@ -295,13 +293,27 @@ def _went_both(one: Between, ran: Ran) -> bool:
         return False
     if fork.by_round and _been(one, ran):
         return True
-    there, others = (one.outside, one.inside) if fork.leaves else (one.inside, one.outside)
-    if one.frame not in there.frames:
+    if fork.leaves:
+        return (
+            one.frame in one.outside.frames
+            and not comes_again(_down_to(one.outside, one.frame))
+            and _was_past(one, ran)
+        )
+    if one.frame not in one.inside.frames:
         return False
-    first, last = (one.frame.line, one.frame.line) if fork.leaves else (fork.first, fork.last)
-    at = one.frame if fork.leaves else replace(one.frame, line=fork.line)
-    frames = (*there.frames[: there.frames.index(one.frame)], at)
-    return not comes_again(frames) and ran.below(others.side.ranks, frames, first, last)
+    frames = (*_down_to(one.inside, one.frame)[:-1], replace(one.frame, line=fork.line))
+    return not comes_again(frames) and ran.below(one.outside.side.ranks, frames, fork.first, fork.last)
+
+
+def _was_past(one: Between, ran: Ran) -> bool:
+    """True if those who are said to have left made a call, at any time, behind this exit: where the others are."""
+    frames, line = _down_to(one.outside, one.frame), one.frame.line
+    return ran.below(one.inside.side.ranks, frames, line, line)
+
+
+def _down_to(way: Way, frame: Source) -> tuple[Source, ...]:
+    """The frames of a way from the outermost to this one; this one alone where it is none of them."""
+    return way.frames[: way.frames.index(frame) + 1] if frame in way.frames else (frame,)
 
 
 def _is_own(one: Between) -> bool:

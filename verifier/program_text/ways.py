@@ -184,9 +184,18 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
     again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [Between(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
+    left_out += _left_behind(late, early, depth, level) if late.past else []
     # An exception is an answer only where nothing else is.
     told = [*passed, *(replace(one, again=True) for one in left_out)]
     yield from told or _caught(early, late, depth, level)
+
+
+def _left_behind(gone: Way, there: Way, depth: int, level: int) -> list[Between]:
+    """Exits behind the last call of a side from the innermost loop around both: the other side has come round again."""
+    frame = gone.frames[depth]
+    loops = [step.parent for step in _steps(frame)[: level + 1] if isinstance(step.parent, Loop)]
+    exits = leaving_forks(loops[-1]) if loops else []
+    return [Between(fork, frame, gone, there) for fork in exits if fork.line > frame.line]
 
 
 def _next(way: Way, depth: int) -> tuple[str, int, Function | None] | None:

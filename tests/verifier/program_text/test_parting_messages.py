@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -126,6 +127,38 @@ def test_the_exit_by_which_roles_part_is_not_named(tmp_path: Path) -> None:
     traces = [trace_of(0, 3, [WORLD], sends), trace_of(1, 3, [WORLD], [barrier])]
     [told] = _unmatched(path, traces, waits=Call("send", "send", TASK, peer=1, tag=0), peer=1)
     assert told.parted is None
+
+
+def test_the_exit_behind_the_last_call_of_a_rank_is_named_not_one_of_a_helper(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    text = """
+        def talk(kind):
+            if kind == "send" and is_last_stage:
+                return
+            dist.batch(x)  # send
+
+        while True:
+            talk("recv")  # receives
+            talk("send")  # sends
+            dist.barrier()  # barrier
+            if step >= last - (rank == 1):
+                break
+    """
+    path.write_text(dedent(text).lstrip())
+    talk = replace(at(path, "send"), function="talk")
+    sends, receives = (replace(talk, callers=(at(path, mark),)) for mark in ("sends", "receives"))
+    sent = replace(message(path, "send", 1, 1), source=sends)
+    barrier = Record("0", 1, BARRIER, at(path, "barrier"), scheduled_ns=15)
+    waits = replace(message(path, "send", 1, 2, State.STARTED), source=sends)
+    received = replace(message(path, "send", 0, 1), source=receives)
+    traces = [trace_of(0, 2, [WORLD], [sent, barrier, waits]), trace_of(1, 2, [WORLD], [received, barrier])]
+    sender = Side((0,), waits.call, (RankSource(0, sends),))
+    gone = Side((1,), None, (RankSource(1, at(path, "barrier")),), past=True)
+    finding = Finding("SC304", Severity.ERROR, "", ranks=(0, 1), sides=(sender, gone))
+    [told] = with_partings_of_messages([finding], traces, ran_by(traces))
+    assert told.parted is not None
+    assert told.parted.source.code.startswith("if step >= last")
+    assert told.parted.sides == (((0,), "did not take it"), ((1,), "took it"))
 
 
 def _unmatched(path: Path, traces: list[MemoryTrace], waits: Call, peer: int) -> tuple[Finding, ...]:
