@@ -150,8 +150,7 @@ def read_open_box(fd: int, name: str, page: bytes, known: KnownEntries | None = 
     if course is not None and not course.refers_within(entries):
         course = None
     slots, last_gap = (ring.slots, last_gap) if course is not None else resolve(ring.slots, entries, last_gap)
-    of_graphs = (slots["flags"] & layout.CAPTURED) != 0
-    slots, captured = (slots[~of_graphs], slots[of_graphs]) if of_graphs.any() else (slots, slots[:0])
+    slots, captured = (slots, slots[:0]) if course is not None else _of_graphs(slots)
     groups = sorted(entries.groups)
     dropped, dropped_p2p = _dropped(groups, rows)
     if last_gap:
@@ -163,6 +162,12 @@ def read_open_box(fd: int, name: str, page: bytes, known: KnownEntries | None = 
     alike = calls_digest(slots) if course is None else course.alike
     marks = read_marks(fd, header)
     return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems, known, alike, marks)
+
+
+def _of_graphs(slots: Slots) -> tuple[Slots, Slots]:
+    """The records of calls that ran, and those of calls that CUDA graphs captured."""
+    captured = (slots["flags"] & layout.CAPTURED) != 0
+    return (slots[~captured], slots[captured]) if captured.any() else (slots, slots[:0])
 
 
 def _is_cut(fd: int, header: Header) -> bool:

@@ -24,7 +24,7 @@ from typing import TypeAlias, cast
 from simcoll.blackbox import UnreadableError
 from simcoll.blackbox.file_kinds import RecordFile, read_record_file
 from simcoll.blackbox.format import SUFFIX
-from simcoll.blackbox.reader_wire import Receiver
+from simcoll.blackbox.reader_wire import Receiver, kept_of
 from simcoll.blackbox.reader_worker import LENGTH, READY
 from simcoll.blackbox.table import KnownEntries
 from simcoll.core.process import cores, signal_name
@@ -74,7 +74,8 @@ def read_files(
     count = min(workers, len(paths)) if workers is not None else _workers_for(paths, read_here)
     rest = [index for index in range(len(paths)) if index not in outcomes]
     with contextlib.suppress(_CannotStartError):
-        for place, outcome in _read_apart([paths[index] for index in rest], count, limit) if count and rest else ():
+        given = [paths[index] for index in rest]
+        for place, outcome in _read_apart(given, count, limit, kept_of(known)) if count and rest else ():
             outcomes[rest[place]] = outcome
             _tell(progress, len(outcomes), len(paths))
     read_here(index for index in rest if index not in outcomes)
@@ -86,11 +87,20 @@ def _workers_for(paths: Sequence[Path], read_here: Callable[[Iterable[int]], Non
     if not any(map(_is_large, paths)):
         if len(paths) < _MANY_FILES:
             return 0
-        begun, busy = time.perf_counter(), time.thread_time()
+        begun, busy, ready = time.perf_counter(), time.thread_time(), _ready_seconds()
         read_here(range(_TRIED))
-        if time.perf_counter() - begun < _WAITED * (time.thread_time() - busy):
+        # The time for which other processes had the cores is none for which files are waited for.
+        if time.perf_counter() - begun - (_ready_seconds() - ready) < _WAITED * (time.thread_time() - busy):
             return 0
     return min(cores(), len(paths), _MOST_WORKERS)
+
+
+def _ready_seconds() -> float:
+    """How long this thread could have run while others did; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _is_large(path: Path) -> bool:
@@ -142,10 +152,12 @@ class _Worker:
         return self.process.wait()
 
 
-def _read_apart(paths: Sequence[Path], count: int, limit: int) -> Iterator[tuple[int, Outcome]]:
+def _read_apart(
+    paths: Sequence[Path], count: int, limit: int, kept: dict[object, object]
+) -> Iterator[tuple[int, Outcome]]:
     """Each file's index and outcome, in the order in which they come."""
     with selectors.DefaultSelector() as selector:
-        pool = _Pool(paths, limit, selector, deque(range(len(paths))))
+        pool = _Pool(paths, limit, selector, deque(range(len(paths))), kept)
         try:
             yield from pool.outcomes(count)
         finally:
@@ -160,8 +172,8 @@ class _Pool:
     limit: int
     selector: selectors.BaseSelector
     left: deque[int]
+    kept: dict[object, object]
     workers: set[_Worker] = field(default_factory=set)
-    kept: dict[object, object] = field(default_factory=dict)
 
     def outcomes(self, count: int) -> Iterator[tuple[int, Outcome]]:
         """Have so many processes read all files."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from simcoll.blackbox import BlackBox
 from simcoll.blackbox.ring_reader import SLOT_DTYPE
-from simcoll.blackbox.table import CommonData, Together
+from simcoll.blackbox.table import CommonData, KnownEntries, Together
 from simcoll.core.record import Event, Group, Members, Source
 from simcoll.core.steps import StepMarks
 from simcoll.errors import UnreadableError
@@ -112,6 +112,14 @@ class Receiver:
         """Shared values in order, one object where they are the same: these are kept, so that their addresses tell."""
         values = Together(self._shared[number] for number in numbers)
         return self._kept((Together, *map(id, values)), values)
+
+
+def kept_of(known: KnownEntries) -> dict[object, object]:
+    """What a :class:`Receiver` is to keep where this process has read files itself: a group of thousands of ranks that
+    is there twice is compared rank by rank, thousands of times.
+    """
+    values = (*known.groups.values(), *known.signatures.values(), *known.sources.values())
+    return {_key(value): value for value in values}
 
 
 class _Unpickler(pickle.Unpickler):

@@ -37,6 +37,7 @@ Slots = npt.NDArray[Any]
 
 _TIMES = slice(*(layout.offset_of(layout.SLOT_FIELDS, name) // 8 for name in ("scheduled_ns", "check")))
 """The times among the eight numbers of 64 bits that a slot is; those before it are the call and its state."""
+_ENDED = _TIMES.stop - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,12 +56,14 @@ class RingRecords:
 class Course:
     """A sound ring without its times, with which those of other ranks are compared.
 
-    ``fixed`` are the parts of the slots before the times, ``ended`` says which calls have the time of an end. ``most``
-    are the largest references to groups, calls and lines; ``alike`` is the digest of the calls.
+    ``fixed`` are the parts of the slots before the times, ``check`` the index at their other end. ``ended`` says which
+    calls have the time of an end, None that all have. ``most`` are the largest references to groups, calls and lines;
+    ``alike`` is the digest of the calls, none of which a graph captured.
     """
 
     fixed: npt.NDArray[np.uint64]
-    ended: npt.NDArray[np.bool_]
+    check: npt.NDArray[np.uint32]
+    ended: npt.NDArray[np.bool_] | None
     newest: int
     capacity: int
     most: tuple[int, int, int]
@@ -69,10 +72,11 @@ class Course:
     @classmethod
     def of(cls, fixed: npt.NDArray[np.uint64], ring: Slots, slots: Slots, capacity: int) -> Course:
         """The course of a ring whose records are ``slots``; ``fixed`` is what it was before states were settled."""
-        ended = _words(ring)[:, _TIMES][:, 2] != 0
+        ended = _words(ring)[:, _ENDED] != 0
         most = [int(slots[name].max(initial=0)) for name in ("group", "signature", "source")]
         newest = int(slots["index"][-1])
-        return cls(fixed, ended, newest, capacity, (most[0], most[1], most[2]), calls_digest(slots))
+        own = None if ended.all() else ended
+        return cls(fixed, ring["check"].copy(), own, newest, capacity, (most[0], most[1], most[2]), calls_digest(slots))
 
     def ring(self, ring: Slots, capacity: int) -> RingRecords | None:
         """The records of a ring that has the same calls in the same states; None for any other."""
@@ -80,12 +84,10 @@ class Course:
             return None
         words = _words(ring)
         # Arrays of one shape: that numpy makes sure of it costs as much as to compare them.
-        same = (
-            (words[:, : _TIMES.start] == self.fixed).all()
-            and closed(ring).all()
-            and ((words[:, _TIMES.stop - 1] != 0) == self.ended).all()
-        )
-        if not same:
+        if not ((words[:, : _TIMES.start] == self.fixed).all() and (ring["check"] == self.check).all()):
+            return None
+        ends = words[:, _ENDED]
+        if not (ends.all() if self.ended is None else ((ends != 0) == self.ended).all()):
             return None
         return RingRecords(_in_order(ring, self.newest, capacity), 0, self.newest, self)
 

@@ -61,7 +61,6 @@ class _Replay:
         self._wide = any(self._courses)
         self._size = np.array([len(one.columns) for one in self._lockstep], np.int64)
         self._stream = job.collectives.stream
-        self._stream_view, self._seconds_view = self._stream.data, self._seconds.data
         lengths = [len(one.kind) for one in self._lockstep]
         self._offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._kind = _joined([one.kind for one in self._lockstep], np.uint8)
@@ -73,6 +72,9 @@ class _Replay:
         self._begin, self._end, self._last = np.zeros(count), np.zeros(count), np.zeros(count)
         self._now, self._at = np.zeros(many), self._offsets[:-1].copy()
         self._free = np.zeros(len(job.streams))
+        each = (self._stream, self._seconds, self._last, self._free, self._begin, self._end, self._done)
+        # Views are read one by one faster than arrays; numpy calls one of floats one of integers.
+        self._views: Any = tuple(array.data for array in each)
         self._mark, self._stream_mark = np.zeros(count, np.int64), np.zeros(len(job.streams), np.int64)
         self._arrived = np.zeros(len(self._kind))
         # Where every call blocks, a rank has one call at a time, and no link is wanted twice.
@@ -181,15 +183,12 @@ class _Replay:
 
     def _settle_few(self, ready: list[int]) -> None:
         """As `_settle`, one after the other."""
-        stream, links = self._stream_view, self._links
+        (stream, seconds, last, free, begins, ends, done), links = self._views, self._links
         if len(ready) > 1:
             if len({stream[one] for one in ready}) < len(ready):
                 ready.sort()
             elif links is not None:
-                ready.sort(key=lambda one: max(self._last[one], self._free[stream[one]]))
-        # numpy calls a view of floats one of integers.
-        views: Any = tuple(array.data for array in (self._last, self._free, self._begin, self._end, self._done))
-        (last, free, begins, ends, done), seconds = views, self._seconds_view
+                ready.sort(key=lambda one: max(last[one], free[stream[one]]))
         for one in ready:
             own = stream[one]
             begin = last[one]

@@ -179,3 +179,12 @@ def test_nothing_is_made_of_an_answer_but_what_readers_send(value):
 def test_arrays_arrive_whole(tmp_path):
     (box,) = read_files(write(tmp_path, 1, records=200))
     assert np.array_equal(box.slots["sequence"], np.arange(137, 201))
+
+
+@pytest.mark.slow
+def test_what_was_read_here_and_apart_is_one_object(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader_pool, "_MANY_FILES", 4)
+    monkeypatch.setattr(reader_pool, "_TRIED", 4)
+    monkeypatch.setattr(reader_pool, "_WAITED", 0)
+    boxes = read_files(write(tmp_path, 8))
+    assert len({id(box.groups[0]) for box in boxes}) == len({id(box.sources[0]) for box in boxes}) == 1
