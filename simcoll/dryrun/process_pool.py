@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from simcoll.blackbox.stacks import ask, await_stacks, read_stacks, stack_path
+from simcoll.core.clock import now_ns
 from simcoll.core.io import make_sparse
 from simcoll.core.process import adopt_orphans, children, kill_children, processes_below, reap, stat_of
 from simcoll.dryrun.endings import ProcessEnd
@@ -178,11 +179,11 @@ def _ended(dry_run: DryRun, running: Mapping[int, tuple[int, float]]) -> dict[in
         if time.monotonic() > limit:
             place = _place_below(pid, stack_path(dry_run.folder, rank))
             _end([pid])
-            found[pid] = ProcessEnd(-signal.SIGKILL, time.time_ns(), timed_out=True, place=place)
+            found[pid] = ProcessEnd(-signal.SIGKILL, now_ns(), timed_out=True, place=place)
             continue
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            found[pid] = ProcessEnd(os.waitstatus_to_exitcode(status), time.time_ns())
+            found[pid] = ProcessEnd(os.waitstatus_to_exitcode(status), now_ns())
     return found
 
 

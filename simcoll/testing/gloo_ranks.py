@@ -25,6 +25,7 @@ from simcoll.backends.engine.outcome import Outcome
 from simcoll.backends.engine.tickets import PeerFailedError, passes_through
 from simcoll.blackbox.accounts import read_launch
 from simcoll.blackbox.gather import files_of, gather
+from simcoll.core.clock import now_ns
 from simcoll.core.process import reap
 from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import MemoryTrace
@@ -62,13 +63,13 @@ class _Rank:
         """Note whether the process has ended."""
         pid, status = os.waitpid(self.pid, os.WNOHANG) if self.exit_code is None else (0, 0)
         if pid:
-            self.exit_code, self.ended_ns = os.waitstatus_to_exitcode(status), time.time_ns()
+            self.exit_code, self.ended_ns = os.waitstatus_to_exitcode(status), now_ns()
 
     def stop(self) -> None:
         """End the process."""
         self.stopped = True
         self.exit_code = reap(self.pid)
-        self.ended_ns = time.time_ns()
+        self.ended_ns = now_ns()
 
     def error(self) -> BaseException | None:
         """The exception of a process that failed; None otherwise."""
@@ -147,7 +148,7 @@ class _Job:
 
     def start(self, body: Callable[[int], object], port: int, timeout: float, values: str | None) -> None:
         """Fork the ranks."""
-        since = time.time_ns()
+        since = now_ns()
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         for rank in range(self.size):
