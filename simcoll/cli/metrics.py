@@ -168,14 +168,14 @@ def _serve(host: str, port: int, job_metrics: JobMetrics) -> str:
     """Answer scrapes on threads of this process; returns the address. Raises UsageError."""
     from simcoll.live.scrape_server import serve
 
+    shown = f"[{host}]" if ":" in host else host
     try:
         found = serve(host, port, job_metrics.registry())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"--listen {host}:{port}: {reason}; name an address of this machine and a free port"
+            f"--listen {shown}:{port}: {reason}; name an address of this machine and a free port"
         ) from error
-    shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{found}/metrics"
 
 

@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, LaunchAccount, read_launch, read_stalls
+from simcoll.blackbox.accounts import (
+    LAUNCH_PATTERN,
+    STALL_PATTERN,
+    LaunchAccount,
+    read_launch,
+    read_stalls,
+    together,
+)
 from simcoll.blackbox.file_kinds import DUMPS, is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import RunRecords, dumps_beside, files_of, gather, matching
@@ -153,7 +160,8 @@ def _report(
     seconds = 0.0 if remarks else _OTHER_NODES_SECONDS
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns, nodes, seconds)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
-    stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
+    # What this node's monitor saw is known also where the disk had no room for it.
+    stall = together(filter(None, [monitor.stall, read_stalls(_fresh(folder, STALL_PATTERN, since_ns))]))
     if not (alone or (nodes is not None and nodes.apart)) and end != JobEnd(0, None):
         _await_facts(folder, len(launches), since_ns)
     facts = job_facts(records.traces, launches, _fresh_facts(folder, since_ns))

@@ -8,6 +8,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import sys
 import termios
 import time
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -138,7 +141,7 @@ def _view(watch: JobWatch, interval: float) -> int:
     """The picture on a terminal, with keys."""
     console = Console(markup=False, emoji=False, highlight=False)
     choice, job = ScreenState(), watch.look()
-    with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+    with _ended_by_signals(), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         looked = time.monotonic()
         while True:
             height = shutil.get_terminal_size().lines
@@ -181,6 +184,22 @@ def chosen(choice: ScreenState, key: str, job: JobNow | None) -> ScreenState:
 
 def _next(names: list[str], name: str) -> str:
     return names[(names.index(name) + 1) % len(names)]
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have a signal that ends the command leave the terminal as it was."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

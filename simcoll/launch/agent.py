@@ -164,15 +164,34 @@ class Ledger:
 
     def _write(self) -> None:
         draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        text = json.dumps(self._document)
         try:
-            draft.write_text(json.dumps(self._document), encoding="utf-8")
+            draft.write_text(text.ljust(2 * len(text) + _ROOM), encoding="utf-8")
             draft.replace(self._path)
         except OSError as error:
-            # A disk that filled up costs the account of the ranks, never the job.
-            if self._unwritten:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            # A disk that filled up may cost the account of the ranks, never the job.
+            if self._unwritten or _written_over(self._path, text):
                 return
             self._unwritten = True
             print(f"simcoll: cannot write {self._path}: {error.strerror}", file=sys.stderr)  # noqa: T201
+
+
+_ROOM = 2048
+"""Blanks at the end of the account, beside as many as it has characters: how the ranks ended finds room there where the
+disk has none.
+"""
+
+
+def _written_over(path: Path, text: str) -> bool:
+    """True if the text has found room in the file as it is."""
+    try:
+        with open(path, "r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            return len(text) <= size and file.write(text.encode().ljust(size)) == size
+    except OSError:
+        return False
 
 
 _RUNNING: dict[str, Any] = {"exit_code": None, "signal": None, "ended_ns": 0, "stopped": False, "message": ""}

@@ -265,16 +265,43 @@ def test_bad_input_is_one_line(tmp_path, arguments, code, text):
     assert text in err
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_full_disk_is_one_line(tmp_path):
+@pytest.fixture
+def small_disk(tmp_path, request):
+    """A folder with a file system of its own, of so much."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "none", str(disk)], check=False).returncode != 0:
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "none", str(disk)]
+    if subprocess.run(mount, check=False).returncode != 0:
         pytest.skip("this machine does not let root mount a tmpfs")
-    try:
-        code, out, err = run(tmp_path, "--out", disk, script(tmp_path, AGREE))
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("small_disk", ["20m"], indirect=True)
+def test_a_disk_that_fills_up_beside_a_hang_keeps_the_finding(tmp_path, small_disk):
+    body = """
+        start()
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            with open("disk/fill", "wb", buffering=0) as file, contextlib.suppress(OSError):
+                while file.write(bytes(65536)):
+                    pass
+            threading.Event().wait()
+        dist.all_reduce(torch.ones(1))
+    """
+    program = script(tmp_path, "import contextlib, threading\n" + textwrap.dedent(body))
+    code, out, err = run(tmp_path, "--stall", "3", "--out", small_disk / "job", program)
+    assert (code, "SC201" in out, "culprits: rank 0" in out) == (3, True, True)
+    assert "No space left on device" in err
+    assert "killed by" not in err
+
+
+@pytest.mark.parametrize("small_disk", ["5m"], indirect=True)
+def test_a_full_disk_is_one_line(tmp_path, small_disk):
+    disk = small_disk
+    code, out, err = run(tmp_path, "--out", disk, script(tmp_path, AGREE))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"cannot write results into {disk}: No space left on device" in err
 

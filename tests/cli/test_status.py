@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -192,7 +193,8 @@ def test_keys_change_what_is_shown(standing, folder):
     assert chosen(ScreenState(), "x", job) == ScreenState()
 
 
-def test_a_terminal_shows_it_and_q_ends_it(folder):
+@pytest.mark.parametrize(("end", "code"), [(b"q", 0), (signal.SIGTERM, 143)])
+def test_a_terminal_shows_it_and_is_left_as_it_was(folder, end, code):
     mine, theirs = pty.openpty()
     command = [sys.executable, "-m", "simcoll", "top", "--interval", "0.2", str(folder)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
@@ -203,7 +205,10 @@ def test_a_terminal_shows_it_and_q_ends_it(folder):
             said += os.read(mine, 1 << 16)
         os.write(mine, b"srx")
         time.sleep(0.5)
-        os.write(mine, b"q")
+        if isinstance(end, bytes):
+            os.write(mine, end)
+        else:
+            process.send_signal(end)
         while True:
             try:
                 said += os.read(mine, 1 << 16)
@@ -211,7 +216,10 @@ def test_a_terminal_shows_it_and_q_ends_it(folder):
                 break
         error = process.stderr.read()
     os.close(mine)
-    assert process.returncode == 0, error
+    assert process.returncode == code, error
+    # The screen that was there before, and the cursor.
+    assert b"\x1b[?1049l" in said
+    assert b"\x1b[?25h" in said
     assert b"all ranks 0-3 ended" in said
     assert b"process 1" in said or b"process" in said
 

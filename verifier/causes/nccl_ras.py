@@ -2,12 +2,14 @@
 
 Source: NCCL user guide, Troubleshooting, RAS, "JSON Output": ``missing_ranks`` are ranks that gave no data;
 ``unresponsive``: RAS was unable to reach them; ``considered_dead``: for 60 seconds. ``async_error`` is the code that
-``ncclCommGetAsyncError`` would give (``ncclResult_t``: 6 is ncclRemoteError, 7 ncclInProgress).
+``ncclCommGetAsyncError`` would give (``ncclResult_t``: 6 is ncclRemoteError, 7 ncclInProgress). NCCL 2.28.9 leaves out
+a comma among the fields of a missing rank (Ray Train's reader of these documents, ``_MISSING_COMMA_RE``).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,16 +17,17 @@ from simcoll.verifier.causes.facts import RasRank
 
 _MOST_RANKS: Final = 1 << 20
 
+_COMMA_LACKS: Final = re.compile(r'(?<=[\w"}\]])(?=[ \t\r]*\n\s*"[^"\n]*"[ \t]*:)')
+
 
 def ras_ranks(text: str) -> tuple[RasRank, ...] | None:
     """The ranks of all communicators; None where the text is no such document.
 
     A number is that of the rank in its communicator; ``pid`` and ``host`` tell which process it is.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    document = _parsed(text)
+    if document is None:
+        document = _parsed(_with_commas(text))
     if not isinstance(document, dict) or "nccl_version" not in document:
         return None
     communicators = document.get("communicators")
@@ -39,6 +42,18 @@ def ras_ranks(text: str) -> tuple[RasRank, ...] | None:
         if (rank := _rank(entry, missing=key == "missing_ranks")) is not None
     ]
     return tuple(found[:_MOST_RANKS])
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _with_commas(text: str) -> str:
+    """The text with a comma at the end of each line that lacks it before a key: a string has no line's end."""
+    return _COMMA_LACKS.sub(",", text)
 
 
 def _list(value: object) -> list[object]:

@@ -47,6 +47,19 @@ def test_ranks_and_missing_ranks() -> None:
     )
 
 
+def test_a_comma_that_lacks_before_a_key() -> None:
+    """As NCCL 2.28.9 prints missing ranks."""
+    whole = json.dumps(document(), indent=2)
+    for field in ("rank", "host", "pid", "nvml_dev"):
+        before, _, missing = whole.partition('"missing_ranks": [')
+        lines = missing.splitlines()
+        lines = [line.removesuffix(",") if line.strip().startswith(f'"{field}":') else line for line in lines]
+        text = before + '"missing_ranks": [' + "\n".join(lines)
+        with pytest.raises(ValueError, match="delimiter"):
+            json.loads(text)
+        assert ras_ranks(text) == ras_ranks(whole)
+
+
 def test_an_asynchronous_error() -> None:
     said = document()
     said["communicators"][0]["ranks"][0]["status"]["async_error"] = 6
