@@ -85,7 +85,8 @@ class _Model:
     """A DistributedDataParallel model: ``parameters`` are those that it synchronises. ``synchronises`` says that the
     last forward pass with gradients does, ``apart`` that one did not; a ``local`` model has made a step after such a
     pass, so that its ranks may differ. ``looked`` is the number of steps at the last look, and ``open`` that boundary
-    until the next step has been looked at.
+    until the next step has been looked at. ``place`` is that of the last look, ``met`` that of the last pass;
+    ``numbers`` are those of the last two looks; ``due``: a look is to be made, and ``seen`` that it was.
     """
 
     process_group: dist.ProcessGroup
@@ -96,6 +97,10 @@ class _Model:
     looked: int | None = None
     open: _Boundary | None = None
     place: int | None = None
+    met: int | None = None
+    numbers: tuple[int, int] = (-1, -1)
+    due: bool = False
+    seen: bool = False
     synchronises: bool = True
     apart: bool = False
     local: bool = False
@@ -130,14 +135,19 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Boundary:
-    """A place at which ranks can be compared: its number on this rank, its place in what all ranks do, the steps so
-    far, and the optimizer's settings.
+    """A place at which ranks can be compared: its number, that of the one looked at before, its place in what all ranks
+    do, the steps so far, and the optimizer's settings.
     """
 
     number: int
+    before: int
     place: int
     steps: int
     settings: Mapping[str, object]
+
+    def is_first_of(self, count: int) -> bool:
+        """True if it is the first of so many consecutive numbers to be looked at."""
+        return self.number // count > self.before // count
 
 
 class ReplicaWatch:
@@ -174,23 +184,26 @@ class ReplicaWatch:
         known.apart |= not known.synchronises
         if not known.synchronises or not model.training or known.local or not _equalises(model):
             return
-        place, first = calls_made(model.process_group), known.looked is None
-        if known.steps or _has_optimizer(known.parameters):
-            if place is None or place == known.place or known.looked == known.steps:
-                return
-        elif place is None or known.apart:
-            # The steps are the program's own: nothing tells whether one came before gradients were synchronised.
+        place = calls_made(model.process_group)
+        stepping = known.steps > 0 or _has_optimizer(known.parameters)
+        # Where the steps are the program's own, nothing tells whether one came before gradients were synchronised.
+        if place is None or (place == known.place if stepping else known.apart):
             return
         # Of a program's own steps the last of the passes at one place counts: weights may have changed before it.
-        known.passes += place != known.place and not first
+        if place != known.met:
+            self._moved(known, place)
+        if stepping and known.looked == known.steps:
+            return
         known.place, known.looked = place, known.steps
-        number = known.passes
-        if number and not self._choice.takes_step(number):
+        if not known.due:
             self.settle()
             return
+        number, known.seen = known.passes, True
+        if number != known.numbers[1]:
+            known.numbers = known.numbers[1], number
         optimizers = [one for one in known.optimizers if type(one).__module__.startswith("torch.optim.")]
         settings = _settings(optimizers[0]) if len(optimizers) == 1 else {}
-        boundary = _Boundary(number, place, known.steps or number, settings)
+        boundary = _Boundary(number, known.numbers[0], place, known.steps or number, settings)
         key = known.key
         self._write(key, "parameters", known.trained, boundary)
         known.open = boundary
@@ -198,11 +211,20 @@ class ReplicaWatch:
             ignored = model.parameters_to_ignore
             buffers = [one for one in model.module.named_buffers() if one[0] not in ignored]
             self._write(key, "buffers", buffers, boundary)
-        if known.steps == 1 or number % _BETWEEN_STATES == 0:
+        if known.steps == 1 or boundary.is_first_of(_BETWEEN_STATES):
             names = {id(parameter): name for name, parameter in known.parameters}
             state = [one for optimizer in optimizers for one in _state(optimizer, names)]
             self._write(key, "optimizer state", state, boundary)
         self.settle()
+
+    def _moved(self, known: _Model, place: int) -> None:
+        """A pass begins at another place than the last one. It counts on a rank that has left out a step, too: ranks
+        look at the passes of the same numbers, or at the next one after a step.
+        """
+        known.passes += known.met is not None
+        known.met = place
+        chosen = known.passes == 0 or self._choice.takes_step(known.passes)
+        known.due, known.seen = chosen or (known.due and not known.seen), False
 
     def made(self, model: DistributedDataParallel) -> None:
         """All ranks of a group make their models in the same order, but may use them in another."""
@@ -249,7 +271,7 @@ class ReplicaWatch:
         boundary, model.open = model.open, None
         place = calls_made(model.process_group)
         if boundary is not None and place is not None:
-            again = _Boundary(boundary.number, place, model.steps, {})
+            again = _Boundary(boundary.number, boundary.before, place, model.steps, {})
             self._write(model.key, STEPPED, model.trained, again)
             self.settle()
 
@@ -290,7 +312,7 @@ class ReplicaWatch:
         return _Placed(_count(optimizer), {ranks: self._ordinals[ranks] for ranks in sets}, sets, units)
 
     def _look(self, optimizer: Optimizer, placed: _Placed) -> None:
-        boundary = _Boundary(placed.steps, placed.steps, placed.steps, _settings(optimizer))
+        boundary = _Boundary(placed.steps, placed.steps - 1, placed.steps, placed.steps, _settings(optimizer))
         standard = type(optimizer).__module__.startswith("torch.optim.")
         for ranks, named in placed.sets.items():
             key = "DTensor", "", ranks, placed.ordinals[ranks]
@@ -306,7 +328,7 @@ class ReplicaWatch:
         items = [(name, tensor) for name, tensor in named if is_plain(tensor)]
         devices = {tensor.device for _, tensor in items}
         looks = 2 if key[0] == _DDP else 1
-        if len(devices) != 1 or not self._is_due(devices.pop().type, items, boundary.number, looks):
+        if len(devices) != 1 or not self._is_due(devices.pop().type, items, boundary, looks):
             return
         index = self._index(key, kind, items)
         if index is None:
@@ -318,14 +340,14 @@ class ReplicaWatch:
         data = {"at": boundary.place, "steps": boundary.steps, "settings": boundary.settings}
         self._arrivals.add(copy, {"replicas": index, **data})
 
-    def _is_due(self, device: str, items: Sequence[Named], number: int, looks: int) -> bool:
+    def _is_due(self, device: str, items: Sequence[Named], boundary: _Boundary, looks: int) -> bool:
         """True unless a graph is captured, or all boundaries are looked at and a large set on a host can wait."""
         if device == "cuda":
             return not torch.cuda.is_current_stream_capturing()
         if self._session.values != "all":
             return True
         size = sum(tensor.nbytes for _, tensor in items)
-        return number % min(1 << (looks * size // _READ_EACH_TIME).bit_length(), looks * _MOST_BETWEEN) == 0
+        return boundary.is_first_of(min(1 << (looks * size // _READ_EACH_TIME).bit_length(), looks * _MOST_BETWEEN))
 
     def _index(self, key: _Key, kind: str, items: Sequence[Named]) -> int | None:
         """The number of a set of tensors, which is described when it is first met; None of too many."""

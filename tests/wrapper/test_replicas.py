@@ -22,6 +22,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from simcoll.testing import try_ranks
+from simcoll.values.choice import Choice
 from simcoll.verifier.findings.finding import Finding
 
 BACKENDS = [pytest.param("threaded"), pytest.param("gloo", marks=[pytest.mark.slow, pytest.mark.gloo])]
@@ -130,6 +131,23 @@ def test_a_sample_finds_what_stays_different_within_200_steps(at: int) -> None:
             change_weight(rank, 2, model, optimizer)
 
     [finding] = findings(lambda rank: train(rank, change, steps=200), "threaded", values="sample")
+    assert (finding.code, finding.culprits) == ("SC904", (1,))
+
+
+def test_a_sample_finds_the_rank_that_left_out_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts passes as the others do."""
+    monkeypatch.setattr(Choice, "takes_step", lambda _, number, steps=1: number % 4 == 0)
+
+    def program(rank: int) -> None:
+        model = DistributedDataParallel(plain())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(10):
+            model(torch.full((4, 6), float(rank + step))).square().mean().backward()
+            if (rank, step) != (1, 2):
+                optimizer.step()
+            optimizer.zero_grad()
+
+    [finding] = findings(program, "threaded")
     assert (finding.code, finding.culprits) == ("SC904", (1,))
 
 

@@ -16,6 +16,7 @@ from simcoll.spec.semantics import REDUCE_OPS, undefined_reduction
 from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.values.digests import digested_calls
+from simcoll.verifier.values.laws import wrong_results
 from simcoll.verifier.values.non_finite import non_finite
 from tests.support.effort import lines_run
 
@@ -225,6 +226,14 @@ def test_sums_beyond_the_largest_float64_are_not_judged(reduce_op: str) -> None:
         comm.call("_reduce_scatter_base", [parts], [np.zeros(2)], reduce_op=reduce_op)
 
     assert run(program) == ()
+
+
+def test_damaged_sizes_are_not_judged() -> None:
+    outcome: Outcome[object] = simulate(lambda comm: comm.all_reduce(np.ones(9, "float32")), RANKS, values="all")
+    for event in (event for trace in outcome.traces for event in trace.events if event.kind == "values"):
+        event.data["sent"] = {**dict(event.data["sent"]), "squares": -1.0}  # type: ignore[call-overload]
+    [values] = digested_calls(columns_of(outcome.traces))
+    assert wrong_results(values) is None
 
 
 def test_nothing_is_looked_at_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
