@@ -136,7 +136,8 @@ class Arguments:
         return SPARSE if sparse else None
 
 
-_Usual = tuple[dict[str, list[torch.Tensor]], str | None, dict[str, int], bool, tuple[object, ...]]
+Usual = tuple[dict[str, list[torch.Tensor]], str | None, dict[str, int], bool, tuple[object, ...]]
+"""The tensors by role, the reduce op, the integers, whether the call is asynchronous, and its key."""
 
 
 class Reader(Protocol):
@@ -144,11 +145,8 @@ class Reader(Protocol):
 
     def read(
         self, method: str, roles: tuple[str, ...], reduces: bool, rooted: bool, args: Sequence[object], /
-    ) -> _Usual | None:
-        """The tensors by role, the reduce op, the integers, whether the call is asynchronous, and its key.
-
-        None unless ``args`` are the tensors of each role, and the options.
-        """
+    ) -> Usual | None:
+        """What was read; None unless ``args`` are the tensors of each role, and the options."""
         ...
 
 
@@ -163,16 +161,22 @@ def new_reader() -> Reader | None:
 _reader = new_reader()
 
 
-def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Arguments:
-    """Tell the arguments of the c10d method ``name`` apart; TypeError or ValueError where they are of no known form."""
+def read_usual(name: str, args: Sequence[object]) -> Usual | None:
+    """Read the arguments of the c10d method ``name``; None where they have no usual form, or Python is to do it."""
+    return None if _reader is None or name not in _USUAL else _reader.read(*_USUAL[name], args)
+
+
+def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object], read: Usual | None = None) -> Arguments:
+    """Tell the arguments of the c10d method ``name`` apart; TypeError or ValueError where they are of no known form.
+
+    ``read`` is what :func:`read_usual` has found of them.
+    """
     spec, method = _METHODS[name]
-    if _reader is not None and not kwargs and name in _USUAL:
-        read = _reader.read(*_USUAL[name], args)
-        if read is not None:
-            tensors, reduce_op, integers, later, key = read
-            return Arguments(
-                spec, method, tensors, reduce_op, integers, {}, None, args[-1], later, not later, None, False, key
-            )
+    if read is not None:
+        tensors, reduce_op, integers, later, key = read
+        return Arguments(
+            spec, method, tensors, reduce_op, integers, {}, None, args[-1], later, not later, None, False, key
+        )
     found = Arguments(spec, method, {}, "sum" if "reduce_op" in spec.agree else None, {}, {})
     if spec.names_absent:
         found.first_absent_only = True

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
@@ -196,6 +196,13 @@ class Prepared:
     separate: Separate | None = None
     parts: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """True for a collective of tensors of the host alone, of which nothing but its place is new in each call."""
+        call, use = self.call, self.use
+        known = self.fault is None and self.separate is None and call.peer is None
+        return known and use.on_cpu and use.device < 0 and bool(call.inputs or call.outputs)
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -218,6 +225,10 @@ class Use:
     queue: int = -1
     marked_late: bool = False
     counts: int | None = None
+
+
+Written: TypeAlias = tuple[Prepared, int, Source, int]
+"""A call that was written down: what stays the same of it, its sequence number, its line and its ticket."""
 
 
 @dataclass(slots=True)
@@ -364,6 +375,7 @@ class GroupLog:
         size = len(group.ranks)
         self.values = None if choice is None else ValueWatch(choice, self.box, self._index, group_rank, size)
         self._prepared: dict[tuple[object, ...], Prepared] = {}
+        self._plain: dict[tuple[object, ...], Prepared] = {}
         self._sequence = 0
         self._p2p_sequence = 0
         self._lock = threading.Lock()
@@ -416,6 +428,26 @@ class GroupLog:
             entry.note("unsound", (fault.code, entry.call.op), **fault.to_json())
         return entry
 
+    def write_plain(self, key: tuple[object, ...], source: Source) -> Written | None:
+        """As :meth:`begin` for a call that is started and awaited, and was made here before; None, and nothing written,
+        for one that is not known to be plain.
+        """
+        prepared = self._plain.get(key)
+        if prepared is None:
+            return None
+        with self._lock:
+            self._sequence = sequence = self._sequence + 1
+            box = self.box
+            line = box.source(source)
+            ticket = box.write(self._index, sequence, prepared.signature, line, 0, _STARTED, AWAITED)
+        self.recorder.parts_received += prepared.parts
+        return prepared, sequence, source, ticket
+
+    def entry(self, written: Written) -> Entry:
+        """The entry of a call that :meth:`write_plain` has written down."""
+        prepared, sequence, source, ticket = written
+        return Entry(self, prepared, sequence, source, asynchronous=False, ticket=ticket)
+
     def begin_captured(self, arguments: Arguments, source: Source) -> Entry:
         """Write down that a CUDA graph captures a call, which takes no place in the group: it does not run."""
         return self._write(
@@ -455,7 +487,10 @@ class GroupLog:
         if prepared is None:
             if len(self._prepared) >= _PREPARED_LIMIT:
                 self._prepared.clear()
+                self._plain.clear()
             prepared = self._prepared[key] = self._fold(arguments)
+            if prepared.plain:
+                self._plain[key] = prepared
         return prepared
 
     def _fold(self, arguments: Arguments) -> Prepared:

@@ -234,6 +234,11 @@ class Flights(ProcessOwned):
         self._unwaited[id(flight)] = flight
         return flight
 
+    @property
+    def quiet(self) -> bool:
+        """True while no call is open and none was dropped: another call meets none, and ends the wait for none."""
+        return not (self._by_storage or self._orphans)
+
     def before_a_wait(self, waited: Flight | None = None) -> None:
         """Note that a thread begins to wait for the end of a call: writes to buffers of others can still be seen.
 

@@ -37,16 +37,17 @@ class _Pending(threading.local):
     group: str | None = None
 
 
-_pending = _Pending()
+PENDING_CLAIM = _Pending()
+"""The claim of the calling thread."""
 _written: WeakKeyDictionary[Recorder, set[int]] = WeakKeyDictionary()
 
 
 def take_claim(group: str) -> Claim | None:
     """Take the pending claim that goes with this thread's next collective of the group; None where there is none."""
-    claim = _pending.claim
-    if claim is None or _pending.group != group:
+    claim = PENDING_CLAIM.claim
+    if claim is None or PENDING_CLAIM.group != group:
         return None
-    _pending.claim = None
+    PENDING_CLAIM.claim = None
     return claim
 
 
@@ -80,11 +81,11 @@ def recorded_verification(
 
 @contextmanager
 def _claiming(group: str, claim: Claim) -> Iterator[None]:
-    _pending.claim, _pending.group = claim, group
+    PENDING_CLAIM.claim, PENDING_CLAIM.group = claim, group
     try:
         yield
     finally:
-        _pending.claim = None
+        PENDING_CLAIM.claim = None
 
 
 def _parameters(model: DistributedDataParallel) -> Parameters:

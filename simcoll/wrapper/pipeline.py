@@ -8,6 +8,7 @@ Mode ``detail`` is :class:`~simcoll.wrapper.proved_pipeline.ProvedPipeline`;
 from __future__ import annotations
 
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,8 +33,11 @@ from simcoll.recorder.source import Site, current_site, current_source
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import Flight, flights, watches
-from simcoll.wrapper.ddp import take_claim
+from simcoll.wrapper.ddp import PENDING_CLAIM, take_claim
 from simcoll.wrapper.work import CheckedWork, RecordedWork, raise_mismatch_behind, wait_looking_up
+
+Method = Callable[..., Work | None]
+"""The backend's own method."""
 
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
@@ -41,6 +45,9 @@ Launch = Callable[[], Work | None]
 
 class Pipeline:
     """The calls of one group on this rank; a subclass is a mode."""
+
+    hurries = False
+    """True if :meth:`at_once` carries out some calls."""
 
     watches_parts = False
     """True if a write to a part of a storage that a call in flight sends is detected, by two looks at the part."""
@@ -67,6 +74,17 @@ class Pipeline:
         Calls made while c10d is ``coalescing`` are launched by its thread, and waited for all at once.
         """
         raise NotImplementedError
+
+    def at_once(self, key: tuple[object, ...], method: Method, args: Sequence[object]) -> Any:
+        """Carry out a synchronous call of this key, of which there is nothing to note but that it was made: the way of
+        :meth:`run` with less between. NotImplemented, and nothing done, for any other.
+        """
+        return NotImplemented
+
+    def _is_watched(self) -> bool:
+        """True if more is to be noted of a call than that it was made."""
+        noted = self._values is not None or PENDING_CLAIM.claim is not None or sys.exc_info()[1] is not None
+        return noted or not self._flights.quiet
 
     def _is_of_model(self, site: Site) -> bool:
         """True if torch's own modules make a call, or a backward pass does; asked only where values are checked."""
@@ -188,6 +206,28 @@ class Pipeline:
 
 class RecordedPipeline(Pipeline):
     """Mode ``record``: every call is written down and launched at once."""
+
+    hurries = True
+
+    def at_once(self, key: tuple[object, ...], method: Method, args: Sequence[object]) -> Any:
+        """Record a call and wait for it."""
+        log = self._log
+        if self._is_watched() or (written := log.write_plain(key, current_site().source)) is None:
+            return NotImplemented
+        try:
+            inner = method(*args)
+        except Exception as error:
+            _note_refusal(log.entry(written), error)
+            raise
+        try:
+            if inner is not None:
+                inner.wait()
+        except Exception as error:
+            _note_failure(log.entry(written), error)
+            raise
+        log.box.advance(written[-1])
+        self._flights.waits += 1
+        return inner
 
     def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
         """Record a call and launch it; one that says that it is synchronous is waited for here."""
@@ -320,6 +360,8 @@ class BackgroundPipeline(Pipeline):
 class CheckedPipeline(BackgroundPipeline):
     """Mode ``check``; ``checker`` compares the collectives of the group."""
 
+    hurries = True
+
     def __init__(
         self, log: GroupLog, times: DeviceTimes | None, checker: Checker[Made], post: MessageChecker | None
     ) -> None:
@@ -354,6 +396,23 @@ class CheckedPipeline(BackgroundPipeline):
         if not waits:
             return CheckedWork(inner, entry, flight, backend)
         return self._wait_looking_up(entry, inner, backend)
+
+    def at_once(self, key: tuple[object, ...], method: Method, args: Sequence[object]) -> Any:
+        """Launch a call, hand it to the background, and wait for it."""
+        PENDING_ERRORS.raise_due()
+        log = self._log
+        if self._is_watched() or (written := log.write_plain(key, current_site().source)) is None:
+            return NotImplemented
+        entry = log.entry(written)
+        try:
+            inner = method(*args)
+        except Exception as error:
+            _note_refusal(entry, error)
+            raise
+        self._checker.add((entry, get_ident()))
+        if inner is None:
+            return recorded(None, entry)
+        return self._wait_looking_up(entry, inner, self._log.backend("cpu"))
 
     def _wait_looking_up(self, entry: Entry, inner: Work, backend: Backend | None) -> Work:
         """Wait in place of the caller, as :class:`CheckedWork` does; returns the backend's Work, which is done."""

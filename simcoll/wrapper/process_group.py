@@ -34,7 +34,7 @@ from simcoll.core.record import Group
 from simcoll.cuda.graphs import capture_of, open_captures
 from simcoll.cuda.watcher import DeviceTimes, device_times
 from simcoll.errors import CollectiveMismatchError, MissingRankError
-from simcoll.recorder.arguments import Arguments, arguments
+from simcoll.recorder.arguments import Arguments, arguments, read_usual
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.group_creation import declared_members
 from simcoll.recorder.recorder import GroupLog
@@ -278,11 +278,17 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
-        launch = functools.partial(getattr(self._inner, name), *args, **kwargs)
+        method = getattr(self._inner, name)
         if (pipeline := self._pipeline_here()) is None:
-            return launch()
+            return method(*args, **kwargs)
+        read = None if kwargs else read_usual(name, args)
+        if read is not None and not read[3] and pipeline.hurries and self._section is None and not open_captures:
+            work = pipeline.at_once(read[4], method, args)
+            if work is not NotImplemented:
+                return work
+        launch = functools.partial(method, *args, **kwargs)
         try:
-            found = arguments(name, args, kwargs)
+            found = arguments(name, args, kwargs, read)
         except (TypeError, ValueError, KeyError):
             return launch()
         peer = found.integers.get("peer")

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch._C._distributed_c10d import ProcessGroup  # noqa: E402
 
-from simcoll.recorder.arguments import arguments, new_reader  # noqa: E402
+from simcoll.recorder.arguments import arguments, new_reader, read_usual  # noqa: E402
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call  # noqa: E402
 from simcoll.spec.collectives import METHODS  # noqa: E402
 from simcoll.wrapper.process_group import RecordedProcessGroup  # noqa: E402
@@ -303,7 +303,7 @@ def usual() -> list[tuple[str, tuple[Any, ...]]]:
 def test_usual_calls_are_read_by_the_compiled_reader_as_python_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with parts("compiled"):
         monkeypatch.setattr("simcoll.recorder.arguments._reader", new_reader())
-    read = [arguments(name, args, {}) for name, args in usual()]
+    read = [arguments(name, args, {}, read_usual(name, args)) for name, args in usual()]
     assert all(found.known_key for found in read)
     monkeypatch.setattr("simcoll.recorder.arguments._reader", None)
     for found, (name, args) in zip(read, usual(), strict=True):

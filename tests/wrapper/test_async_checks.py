@@ -495,3 +495,19 @@ def test_a_call_that_the_backend_refused_uses_no_memory(program: Program) -> Non
         pipeline.run(arguments("recv", ([x], 1, 0), {}), refuse)
     pipeline.run(arguments("allreduce", ([x],), {}), lambda: None)
     assert program.noted("overlap") == []
+
+
+def test_a_call_that_was_made_before_is_written_down_as_the_first_was(program: Program) -> None:
+    pipeline, found = RecordedPipeline(program.log), arguments("allreduce", ([torch.ones(4)],), {})
+
+    def refuse() -> None:
+        raise RuntimeError("not supported")
+
+    assert pipeline.at_once(found.key, refuse, ()) is NotImplemented
+    assert program.log.place == (0, 0)
+    pipeline.run(found, lambda: None)
+    assert pipeline.at_once(found.key, lambda: None, ()) is None
+    with pytest.raises(RuntimeError, match="not supported"):
+        pipeline.at_once(found.key, refuse, ())
+    assert program.log.place == (3, 0)
+    assert len(program.noted("rejected")) == 1
