@@ -15,6 +15,9 @@ VARIABLE = "SIMCOLL_CLOCK"
 _MEASURED = 8
 """Measurements, of which the quickest is taken: a process may have to wait for a core between two clocks."""
 
+_SET_BACK_NS = 10**8
+"""Two looks at clocks may be less than that apart, also where a process waits for a core between them."""
+
 
 def now_ns() -> int:
     """The time, in nanoseconds since 1970."""
@@ -23,7 +26,8 @@ def now_ns() -> int:
 
 def written_ns(file: os.stat_result) -> int:
     """The time at which a file was last written, or later where the wall clock, that of files, was set back since."""
-    return file.st_mtime_ns - min(time.time_ns() - now_ns(), 0)
+    back = now_ns() - time.time_ns()
+    return file.st_mtime_ns + (back if back >= _SET_BACK_NS else 0)
 
 
 def stated() -> dict[str, str]:

@@ -162,7 +162,11 @@ def _begin(rank: int, size: int, port: int, folder: Path, values: str | None) ->
 
 def _join(rank: int, size: int, port: int, timeout: float) -> None:
     store = dist.PrefixStore("ranks", dist.TCPStore("127.0.0.1", port, is_master=False))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+    limit = timedelta(seconds=timeout)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+    # A rank that ended at once would take the connections with it that others still make.
+    store.set(f"joined/{rank}", "")
+    store.wait([f"joined/{one}" for one in range(size)], limit)
 
 
 def _pickled(value: object, rank: int) -> bytes:
