@@ -6,7 +6,8 @@ is the median over the rounds of the difference to ``forwarded`` in the same rou
 of the thread that makes the calls, user and system: Gloo's own threads poll, which would hide the rest. The goals hold
 on a machine that does nothing else. ``--beside NAME=FOLDER`` adds the modes of another simcoll, for which a folder is
 put in front of ``PYTHONPATH``; ``NAME:VARIABLE=VALUE`` those of this one with a variable of the environment, as
-``python:SIMCOLL_NATIVE=0``. Nothing here is a test: it measures.
+``python:SIMCOLL_NATIVE=0``. Two jobs of the same code were up to 18 us apart, round for round: compare two simcolls by
+naming each folder twice. Nothing here is a test: it measures.
 """
 
 from __future__ import annotations
