@@ -22,7 +22,7 @@ from simcoll.spec.collectives import COLLECTIVES
 _COMPARED = 64
 """So many of the last collectives that two ranks completed are compared for their clocks."""
 
-_LEAST_NS = 50 * 10**6
+AGREE_BELOW_NS = 50 * 10**6
 """Clocks that are closer than that agree."""
 
 _ASKED = 4
@@ -52,7 +52,7 @@ def clock_leads(boxes: Sequence[BlackBox]) -> dict[str, int]:
                 known |= {box.rank: box for box in hosts[host]}
                 waiting.remove(host)
                 found = True
-    return {host: lead for host, lead in leads.items() if abs(lead) >= _LEAST_NS}
+    return {host: lead for host, lead in leads.items() if abs(lead) >= AGREE_BELOW_NS}
 
 
 def _lead_of(boxes: Sequence[BlackBox], known: Mapping[int, BlackBox]) -> tuple[int, str] | None:

@@ -10,12 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from simcoll.blackbox.host_clocks import clock_leads
+from simcoll.blackbox.host_clocks import AGREE_BELOW_NS, clock_leads
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.clock import AHEAD_NS, now_ns
-
-_LEAST_NS = 50 * 10**6
-"""Clocks that are closer than that agree."""
 
 _AGAIN_SECONDS = 30.0
 
@@ -61,4 +58,4 @@ class HostClocks:
             }
             first = min(0, *(now_ns() - at + leads.get(host, 0) for host, at in newest.items()))
         later = {host: first - leads.get(host, 0) for host in hosts}
-        return {host: by for host, by in later.items() if abs(by) >= _LEAST_NS}
+        return {host: by for host, by in later.items() if abs(by) >= AGREE_BELOW_NS}

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from simcoll.core.ranges import ranks_text, span_text
 from simcoll.core.text import Fitted, plain
-from simcoll.core.units import show_seconds
+from simcoll.core.units import counted, show_seconds
 from simcoll.live.now import Doing, GroupNow, JobNow, Motion, RankNow
 from simcoll.live.state_text import call_text, call_wordings, doing_text, doing_wordings, source_wordings, steps_text
 from simcoll.verifier.findings.describe import group_name, source_text
@@ -96,7 +96,7 @@ def _shown_groups(job: JobNow, choice: ScreenState) -> Sequence[GroupNow]:
 
 
 def _head(job: JobNow, choice: ScreenState) -> RenderableType:
-    facts = [f"{len(job.ranks):,} of {job.world_size:,} rank{'s'[: job.world_size != 1]}", f"mode {job.mode}"]
+    facts = [f"{len(job.ranks):,} of {counted(job.world_size, 'rank')}", f"mode {job.mode}"]
     if ended := steps_text(job):
         facts.append(ended)
     if job.calls_per_second is not None:

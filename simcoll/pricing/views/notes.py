@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import State
 from simcoll.core.trace import Trace
+from simcoll.core.units import counted
 from simcoll.pricing.compute import Counted, measured
 from simcoll.pricing.job import RecordedJob
 from simcoll.pricing.price import Pricing, PricingScenario
@@ -30,8 +31,8 @@ def _damage(traces: Sequence[Trace], job: RecordedJob) -> Iterator[str]:
         yield f"the first records of {ranks_text(cut)} are gone: what is left is priced"
     open_calls = sum(int((trace.slots["state"] < State.COMPLETED).sum()) for trace in traces)
     if open_calls:
-        calls, they = ("1 call", "it is") if open_calls == 1 else (f"{open_calls:,} calls", "they are")
-        yield f"{calls} had not ended when the records did; {they} priced as if ended"
+        they = "it is" if open_calls == 1 else "they are"
+        yield f"{counted(open_calls, 'call')} had not ended when the records did; {they} priced as if ended"
     problems = [f"rank {trace.rank}: {problem}" for trace in traces for problem in trace.problems]
     yield from problems[:_PROBLEMS]
     if len(problems) > _PROBLEMS:
