@@ -69,14 +69,20 @@ def acting_rank() -> RankThreads | None:
     return _thread.rank
 
 
+acting: list[RankThreads | None] = []
+"""The ranks to which threads are assigned now; empty in a process that is one rank."""
+
+
 @contextmanager
 def acting_as(rank: RankThreads | None) -> Iterator[None]:
     """Assigns the calling thread to ``rank`` within the block."""
+    acting.append(rank)
     before, _thread.rank = _thread.rank, rank
     try:
         yield
     finally:
         _thread.rank = before
+        acting.remove(rank)
 
 
 def main_thread_of_rank() -> int | None:
@@ -88,18 +94,19 @@ def main_thread_of_rank() -> int | None:
 class RankLocal(Generic[T]):
     """A value of which every rank has one of its own, made by ``make`` when it is first asked for."""
 
-    __slots__ = ("_make", "_process")
+    __slots__ = ("_make", "process")
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._process = make()
+        self.process = make()
+        """The value where the whole process is one rank."""
 
     @property
     def here(self) -> T:
         """The value of the calling thread's rank."""
         rank = _thread.rank
         if rank is None:
-            return self._process
+            return self.process
         if self not in rank.values:
             # Two threads of a rank may come at once: the first value counts.
             rank.values.setdefault(self, self._make())
@@ -110,6 +117,6 @@ class RankLocal(Generic[T]):
         """Give the calling thread's rank another value."""
         rank = _thread.rank
         if rank is None:
-            self._process = value
+            self.process = value
         else:
             rank.values[self] = value

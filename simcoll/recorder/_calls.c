@@ -1,11 +1,14 @@
 /* What is read of each call (source.py, arguments.py), on Python's stable ABI: the place that makes it, and its
-   arguments. Objects of torch are asked for their attributes, as Python does; no header of torch is needed. */
+   arguments; and the way of a usual call up to its launch in one step (quick.py). Objects of torch are asked for their
+   attributes, as Python does, but for fields of options whose place was found by trying (option_fields.py); no header of
+   torch is needed. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <string.h>
 
-enum { REVISION = 3 }; /* as in simcoll/core/native.py */
+enum { REVISION = 4 }; /* as in simcoll/core/native.py */
 
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 
@@ -25,7 +28,7 @@ typedef struct {
     uint32_t count, room, mask;
 } Chains;
 
-static PyTypeObject *frame_type;
+static PyTypeObject *frame_type, *chains_type;
 static PyObject *back_of, *instruction_of;
 static descrgetfunc get_back, get_instruction;
 
@@ -75,10 +78,36 @@ static int instruction_at(PyObject *frame) {
     return (int)found;
 }
 
+/* The place of the chain of a frame, whose reference is taken; NULL where it was not seen before, or with an exception.
+   The chains keep the place. */
+static PyObject *seen(const Chains *chains, PyObject *frame) {
+    PyObject *found = NULL;
+    uint32_t inner = 0;
+    while (frame != Py_None) {
+        int instruction = instruction_at(frame);
+        if (instruction == -1 && PyErr_Occurred())
+            break;
+        // The frame keeps its code.
+        PyObject *code = (PyObject *)PyFrame_GetCode((PyFrameObject *)frame);
+        Py_DECREF(code);
+        inner = chains->table[find(chains, inner, code, instruction)];
+        if (inner == 0 || (found = chains->nodes[inner].site) != NULL)
+            break;
+        PyObject *outer = get_back(back_of, frame, (PyObject *)frame_type);
+        if (outer == NULL)
+            break;
+        Py_DECREF(frame);
+        frame = outer;
+        if (frame == Py_None)
+            found = chains->nodes[inner].ended;
+    }
+    Py_DECREF(frame);
+    return found;
+}
+
 /* find(frame=None): the place of a frame's chain, None where it was not seen before. Without a frame the chain begins at
    the caller of the function that asks. */
 static PyObject *chains_find(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
-    Chains *chains = (Chains *)self;
     PyObject *frame = count > 0 ? arguments[0] : (PyObject *)PyEval_GetFrame();
     if (frame == NULL || !Py_IS_TYPE(frame, frame_type)) {
         PyErr_SetString(PyExc_TypeError, "find() needs a frame");
@@ -88,31 +117,11 @@ static PyObject *chains_find(PyObject *self, PyObject *const *arguments, Py_ssiz
         Py_INCREF(frame);
     else if ((frame = get_back(back_of, frame, (PyObject *)frame_type)) == NULL)
         return NULL;
-    PyObject *found = NULL;
-    uint32_t inner = 0;
-    while (frame != Py_None) {
-        int instruction = instruction_at(frame);
-        if (instruction == -1 && PyErr_Occurred()) {
-            Py_DECREF(frame);
-            return NULL;
-        }
-        // The frame keeps its code.
-        PyObject *code = (PyObject *)PyFrame_GetCode((PyFrameObject *)frame);
-        Py_DECREF(code);
-        inner = chains->table[find(chains, inner, code, instruction)];
-        if (inner == 0 || (found = chains->nodes[inner].site) != NULL)
-            break;
-        PyObject *outer = get_back(back_of, frame, (PyObject *)frame_type);
-        Py_DECREF(frame);
-        if (outer == NULL)
-            return NULL;
-        frame = outer;
-        if (frame == Py_None)
-            found = chains->nodes[inner].ended;
-    }
+    PyObject *found = seen((Chains *)self, frame);
+    if (found == NULL && PyErr_Occurred())
+        return NULL;
     found = found == NULL ? Py_None : found;
     Py_INCREF(found);
-    Py_DECREF(frame);
     return found;
 }
 
@@ -154,21 +163,7 @@ static PyObject *chains_add(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-static PyObject *chains_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments), PyObject *Py_UNUSED(keywords)) {
-    Chains *chains = (Chains *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (chains == NULL)
-        return NULL;
-    chains->count = 1;
-    if (make_room(chains, 512) < 0) {
-        Py_DECREF(chains);
-        return PyErr_NoMemory();
-    }
-    return (PyObject *)chains;
-}
-
-static void chains_free(PyObject *self) {
-    Chains *chains = (Chains *)self;
-    PyTypeObject *type = Py_TYPE(self);
+static void let_go(Chains *chains) {
     for (uint32_t number = 1; number < chains->count; number++) {
         Py_XDECREF(chains->nodes[number].code);
         Py_XDECREF(chains->nodes[number].site);
@@ -176,6 +171,39 @@ static void chains_free(PyObject *self) {
     }
     PyMem_Free(chains->nodes);
     PyMem_Free(chains->table);
+}
+
+static int begin_empty(Chains *chains) {
+    chains->nodes = NULL;
+    chains->table = NULL;
+    chains->count = 1;
+    return make_room(chains, 512);
+}
+
+/* clear(): forget all chains. */
+static PyObject *chains_clear(PyObject *self, PyObject *Py_UNUSED(nothing)) {
+    Chains *chains = (Chains *)self, before = *chains;
+    if (begin_empty(chains) < 0) {
+        PyMem_Free(chains->nodes);
+        *chains = before;
+        return PyErr_NoMemory();
+    }
+    let_go(&before);
+    Py_RETURN_NONE;
+}
+
+static PyObject *chains_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments), PyObject *Py_UNUSED(keywords)) {
+    Chains *chains = (Chains *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (chains != NULL && begin_empty(chains) < 0) {
+        Py_DECREF(chains);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)chains;
+}
+
+static void chains_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    let_go((Chains *)self);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -183,6 +211,7 @@ static void chains_free(PyObject *self) {
 static PyMethodDef chains_methods[] = {
     {"find", (PyCFunction)(void (*)(void))chains_find, METH_FASTCALL, NULL},
     {"add", chains_add, METH_VARARGS, NULL},
+    {"clear", chains_clear, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -216,11 +245,13 @@ static int find_frames(void) {
 
 /* --- Reader: the arguments of the usual forms of calls ------------------------------------------------------------ */
 
+/* ``fields`` has the places of fields in the options of each type, as option_fields.py packs them. */
 typedef struct {
     PyObject_HEAD
-    PyObject *plain, *parameter, *strided, *reduce_ops;
+    PyObject *plain, *parameter, *strided, *reduce_ops, *fields;
 } Reader;
 
+static PyTypeObject *reader_type;
 static PyObject *name_shape, *name_dtype, *name_device, *name_layout, *name_stride, *name_is_contiguous;
 static PyObject *name_async, *name_reduce_op, *name_op, *name_value, *name_root_rank, *name_root;
 
@@ -231,23 +262,6 @@ static int append_own(PyObject *list, PyObject *item) {
     int failed = item == NULL || PyList_Append(list, item) < 0;
     Py_XDECREF(item);
     return failed ? -1 : 0;
-}
-
-/* Adds the tensors of an argument to ``found``: one, a list, or lists in a list. 1 where something else is there. */
-static int tensors_in(const Reader *reader, PyObject *value, PyObject *found, int depth) {
-    if ((PyObject *)Py_TYPE(value) == reader->plain || (PyObject *)Py_TYPE(value) == reader->parameter)
-        return PyList_Append(found, value);
-    if (!is_list(value) || depth > 2)
-        return 1;
-    Py_ssize_t count = PySequence_Size(value);
-    for (Py_ssize_t place = 0; place < count; place++) {
-        PyObject *item = PySequence_GetItem(value, place);
-        int outcome = item == NULL ? -1 : tensors_in(reader, item, found, depth + 1);
-        Py_XDECREF(item);
-        if (outcome != 0)
-            return outcome;
-    }
-    return 0;
 }
 
 /* Adds to a key what tells a tensor's calls apart; 1 for a tensor that is not strided. */
@@ -267,9 +281,38 @@ static int add_tensor(const Reader *reader, PyObject *key, PyObject *tensor) {
     return append_own(key, PyObject_CallMethodObjArgs(tensor, name_stride, NULL));
 }
 
-/* The name of the reduce op of some options, as a new reference; NULL where it has no known number. */
-static PyObject *reduce_op_of(const Reader *reader, PyObject *options) {
-    PyObject *op = PyObject_GetAttr(options, name_reduce_op), *kind, *number, *name = NULL;
+/* Adds the tensors of an argument to a key, and to ``found`` if that is given: one, a list, or lists in a list. 1 where
+   something else is there. */
+static int add_tensors(const Reader *reader, PyObject *value, PyObject *key, PyObject *found, int depth) {
+    if ((PyObject *)Py_TYPE(value) == reader->plain || (PyObject *)Py_TYPE(value) == reader->parameter)
+        return found != NULL && PyList_Append(found, value) < 0 ? -1 : add_tensor(reader, key, value);
+    if (!is_list(value) || depth > 2)
+        return 1;
+    Py_ssize_t count = PySequence_Size(value);
+    for (Py_ssize_t place = 0; place < count; place++) {
+        PyObject *item = PySequence_GetItem(value, place);
+        int outcome = item == NULL ? -1 : add_tensors(reader, item, key, found, depth + 1);
+        Py_XDECREF(item);
+        if (outcome != 0)
+            return outcome;
+    }
+    return 0;
+}
+
+/* What a call's options say. ``root`` and ``reduce_op`` (a name) are references, NULL where nobody asked. */
+typedef struct {
+    int asynchronous;
+    PyObject *reduce_op, *root;
+} Options;
+
+static void drop_options(Options *options) {
+    Py_CLEAR(options->reduce_op);
+    Py_CLEAR(options->root);
+}
+
+/* The number of a reduce op, as a new reference. */
+static PyObject *reduce_op_number(PyObject *options) {
+    PyObject *op = PyObject_GetAttr(options, name_reduce_op), *kind, *number;
     if (op == NULL)
         return NULL;
     kind = PyObject_GetAttr(op, name_op);
@@ -278,48 +321,75 @@ static PyObject *reduce_op_of(const Reader *reader, PyObject *options) {
         return NULL;
     number = PyObject_GetAttr(kind, name_value);
     Py_DECREF(kind);
-    if (number == NULL)
-        return NULL;
-    name = PyDict_GetItemWithError(reader->reduce_ops, number);
-    Py_DECREF(number);
-    Py_XINCREF(name);
-    return name;
+    return number;
 }
 
-/* Fills what belongs to a call; 0 if it has the usual form, else 1, or -1 with an exception. ``reduce_op`` is to be given
-   back in every case. */
-static int fill(const Reader *reader, PyObject *name, PyObject *roles, int reduces, int rooted, PyObject *arguments,
-                PyObject *tensors, PyObject *integers, PyObject *key, PyObject **reduce_op, int *asynchronous) {
-    Py_ssize_t count = PyTuple_Size(roles);
-    if (PyTuple_Size(arguments) != count + 1)
-        return 1;
-    PyObject *options = PyTuple_GetItem(arguments, count), *flag = PyObject_GetAttr(options, name_async);
-    if (flag == NULL)
-        return 1;
-    *asynchronous = flag == Py_True;
-    Py_DECREF(flag);
+/* Asks the options for their attributes; fails with -1. */
+static int ask_options(PyObject *options, int reduces, int rooted, Options *said, PyObject **number) {
+    PyObject *flag = PyObject_GetAttr(options, name_async);
+    Py_XDECREF(flag); // one of the two truth values, which stay
     if (flag != Py_True && flag != Py_False)
-        return 1;
-    if (reduces && (*reduce_op = reduce_op_of(reader, options)) == NULL)
-        return 1;
-    if (PyList_Append(key, name) < 0 || PyList_Append(key, *reduce_op == NULL ? Py_None : *reduce_op) < 0)
         return -1;
-    if (rooted) {
-        PyObject *root = PyObject_GetAttr(options, name_root_rank);
-        int failed = root == NULL || PyDict_SetItem(integers, name_root, root) < 0 ||
-                     append_own(key, PyTuple_Pack(2, name_root, root)) < 0;
-        Py_XDECREF(root);
-        if (failed)
-            return -1;
+    said->asynchronous = flag == Py_True;
+    if (reduces && (*number = reduce_op_number(options)) == NULL)
+        return -1;
+    return rooted && (said->root = PyObject_GetAttr(options, name_root_rank)) == NULL ? -1 : 0;
+}
+
+/* Reads the options' fields where they lie; fails with -1. ``fields`` are the packed places. */
+static int look_at_options(PyObject *options, long fields, int reduces, int rooted, Options *said, PyObject **number) {
+    const uint8_t *start = *(const uint8_t *const *)((const char *)options + sizeof(PyObject));
+    int64_t root;
+    said->asynchronous = start[fields & 0xFF] != 0;
+    if (reduces && (*number = PyLong_FromLong(start[fields >> 8 & 0xFF])) == NULL)
+        return -1;
+    if (!rooted)
+        return 0;
+    memcpy(&root, start + (fields >> 16 & 0xFF), sizeof root);
+    return (said->root = PyLong_FromLongLong(root)) == NULL ? -1 : 0;
+}
+
+/* Reads the options of a call; fails with -1. */
+static int read_options(const Reader *reader, PyObject *options, int reduces, int rooted, Options *said) {
+    PyObject *number = NULL, *places = PyDict_GetItemWithError(reader->fields, (PyObject *)Py_TYPE(options));
+    long fields = places == NULL ? -1 : PyLong_AsLong(places);
+    int failed = fields < 0 ? ask_options(options, reduces, rooted, said, &number)
+                            : look_at_options(options, fields, reduces, rooted, said, &number);
+    if (!failed && reduces) {
+        said->reduce_op = PyDict_GetItemWithError(reader->reduce_ops, number);
+        Py_XINCREF(said->reduce_op);
+        failed = said->reduce_op == NULL;
     }
+    Py_XDECREF(number);
+    return failed ? -1 : 0;
+}
+
+/* What has to be known of a c10d method: its name, its roles, and the fields that are read of its options. */
+typedef struct {
+    PyObject *name, *roles;
+    int reduces, rooted;
+} Usual;
+
+/* Reads a call's options and its key, a new list; and its tensors by role, if ``tensors`` is given. 0 if the call has the
+   usual form, else 1, or -1 with an exception. What ``said`` and ``key`` have is to be given back in every case. */
+static int read_call(const Reader *reader, const Usual *usual, PyObject *arguments, Options *said, PyObject **key,
+                     PyObject *tensors) {
+    Py_ssize_t count = PyTuple_Size(usual->roles);
+    if (PyTuple_Size(arguments) != count + 1 ||
+        read_options(reader, PyTuple_GetItem(arguments, count), usual->reduces, usual->rooted, said) < 0)
+        return 1;
+    if ((*key = PyList_New(0)) == NULL || PyList_Append(*key, usual->name) < 0 ||
+        PyList_Append(*key, said->reduce_op == NULL ? Py_None : said->reduce_op) < 0 ||
+        (usual->rooted && append_own(*key, PyTuple_Pack(2, name_root, said->root)) < 0))
+        return -1;
     for (Py_ssize_t place = 0; place < count; place++) {
-        PyObject *role = PyTuple_GetItem(roles, place), *found = PyList_New(0);
-        int outcome = found == NULL || PyDict_SetItem(tensors, role, found) < 0 || PyList_Append(key, role) < 0 ? -1 : 0;
+        PyObject *role = PyTuple_GetItem(usual->roles, place), *found = tensors == NULL ? NULL : PyList_New(0);
+        int outcome = PyList_Append(*key, role);
+        if (tensors != NULL && (found == NULL || PyDict_SetItem(tensors, role, found) < 0))
+            outcome = -1;
         Py_XDECREF(found); // the dictionary keeps it
         if (outcome == 0)
-            outcome = tensors_in(reader, PyTuple_GetItem(arguments, place), found, 0);
-        for (Py_ssize_t number = 0; outcome == 0 && number < PyList_Size(found); number++)
-            outcome = add_tensor(reader, key, PyList_GetItem(found, number));
+            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), *key, found, 0);
         if (outcome != 0)
             return outcome;
     }
@@ -335,20 +405,21 @@ static PyObject *reader_read(PyObject *self, PyObject *const *given, Py_ssize_t 
     }
     if (!PyTuple_Check(given[4]))
         Py_RETURN_NONE;
-    PyObject *tensors = PyDict_New(), *integers = PyDict_New(), *key = PyList_New(0), *reduce_op = NULL, *found = NULL;
-    int asynchronous = 0, outcome = -1;
-    if (tensors != NULL && integers != NULL && key != NULL)
-        outcome = fill((Reader *)self, given[0], given[1], given[2] == Py_True, given[3] == Py_True, given[4], tensors,
-                       integers, key, &reduce_op, &asynchronous);
-    PyObject *whole = outcome == 0 ? PyList_AsTuple(key) : NULL;
+    Usual usual = {given[0], given[1], given[2] == Py_True, given[3] == Py_True};
+    Options said = {0, NULL, NULL};
+    PyObject *tensors = PyDict_New(), *integers = PyDict_New(), *key = NULL, *whole = NULL, *found = NULL;
+    if (tensors != NULL && integers != NULL &&
+        read_call((Reader *)self, &usual, given[4], &said, &key, tensors) == 0 &&
+        (said.root == NULL || PyDict_SetItem(integers, name_root, said.root) == 0))
+        whole = PyList_AsTuple(key);
     if (whole != NULL)
-        found = PyTuple_Pack(5, tensors, reduce_op == NULL ? Py_None : reduce_op, integers,
-                             asynchronous ? Py_True : Py_False, whole);
+        found = PyTuple_Pack(5, tensors, said.reduce_op == NULL ? Py_None : said.reduce_op, integers,
+                             said.asynchronous ? Py_True : Py_False, whole);
     Py_XDECREF(whole);
     Py_XDECREF(tensors);
     Py_XDECREF(integers);
     Py_XDECREF(key);
-    Py_XDECREF(reduce_op);
+    drop_options(&said);
     if (found != NULL)
         return found;
     // Python reads it, and raises what is to be raised.
@@ -356,10 +427,12 @@ static PyObject *reader_read(PyObject *self, PyObject *const *given, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-/* Reader(plain, parameter, strided, reduce_ops): the types of tensors, the usual layout, names of reduce ops by number. */
+/* Reader(plain, parameter, strided, reduce_ops, fields): the types of tensors, the usual layout, names of reduce ops by
+   number, places of fields by type of options. */
 static PyObject *reader_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
-    PyObject *plain, *parameter, *strided, *reduce_ops;
-    if (!PyArg_ParseTuple(arguments, "OOOO!:Reader", &plain, &parameter, &strided, &PyDict_Type, &reduce_ops))
+    PyObject *plain, *parameter, *strided, *reduce_ops, *fields;
+    if (!PyArg_ParseTuple(arguments, "OOOO!O!:Reader", &plain, &parameter, &strided, &PyDict_Type, &reduce_ops,
+                          &PyDict_Type, &fields))
         return NULL;
     Reader *reader = (Reader *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (reader == NULL)
@@ -368,6 +441,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     Py_INCREF(reader->parameter = parameter);
     Py_INCREF(reader->strided = strided);
     Py_INCREF(reader->reduce_ops = reduce_ops);
+    Py_INCREF(reader->fields = fields);
     return (PyObject *)reader;
 }
 
@@ -378,6 +452,7 @@ static void reader_free(PyObject *self) {
     Py_XDECREF(reader->parameter);
     Py_XDECREF(reader->strided);
     Py_XDECREF(reader->reduce_ops);
+    Py_XDECREF(reader->fields);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -396,31 +471,201 @@ static PyType_Slot reader_parts[] = {
 
 static PyType_Spec reader_spec = {"simcoll.recorder._calls.Reader", sizeof(Reader), 0, Py_TPFLAGS_DEFAULT, reader_parts};
 
+/* --- Quick: a usual call from its arguments to its slot, in one step (quick.py) ------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *group, *state, *flags,
+        *quiet, *active, *session;
+} Quick;
+
+static PyObject *name_process, *name_sequence, *name_locked, *no_message;
+
+/* True while nothing keeps calls from going the quick way; -1 with an exception. */
+static int is_free(const Quick *quick) {
+    for (Py_ssize_t place = 0; place < PyTuple_Size(quick->quiet); place++) {
+        int busy = PyObject_IsTrue(PyTuple_GetItem(quick->quiet, place));
+        if (busy != 0)
+            return busy < 0 ? -1 : 0;
+    }
+    PyObject *type, *error, *traceback;
+    PyErr_GetExcInfo(&type, &error, &traceback);
+    int handles = error != NULL && error != Py_None;
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    if (handles || quick->active == Py_None)
+        return !handles;
+    PyObject *session = PyObject_GetAttr(quick->active, name_process);
+    Py_XDECREF(session); // whose object it is, is all that matters
+    return session == NULL ? -1 : session == quick->session;
+}
+
+/* The line of the place from which the asking function was called, and its number, as a pair; None for a place without a
+   known line. */
+static PyObject *line_here(const Quick *quick) {
+    PyObject *frame = (PyObject *)PyEval_GetFrame();
+    if (frame == NULL)
+        return Py_INCREF(Py_None), Py_None;
+    Py_INCREF(frame);
+    PyObject *place = seen((Chains *)quick->chains, frame);
+    Py_XINCREF(place);
+    if (place == NULL && !PyErr_Occurred())
+        place = PyObject_CallFunctionObjArgs(quick->look, PyEval_GetFrame(), NULL);
+    if (place == NULL)
+        return NULL;
+    PyObject *line = PyDict_GetItemWithError(quick->lines, place);
+    Py_XINCREF(line);
+    if (line == NULL && !PyErr_Occurred())
+        line = PyObject_CallFunctionObjArgs(quick->learn, place, NULL);
+    Py_DECREF(place);
+    return line;
+}
+
+/* Gives the call of a key its place in the group and a slot; a new reference, None where it is not to be written here. */
+static PyObject *write_call(const Quick *quick, PyObject *call, PyObject *line) {
+    // From here to the slot nothing runs that could let another thread in.
+    PyObject *locked = PyObject_CallMethodObjArgs(quick->lock, name_locked, NULL);
+    Py_XDECREF(locked);
+    if (locked != Py_False)
+        return locked == NULL ? NULL : (Py_INCREF(Py_None), Py_None);
+    PyObject *last = PyObject_GetAttr(quick->log, name_sequence), *sequence = NULL, *ticket = NULL, *written = NULL;
+    if (last != NULL)
+        sequence = PyLong_FromLongLong(PyLong_AsLongLong(last) + 1);
+    if (sequence != NULL && !PyErr_Occurred() && PyObject_SetAttr(quick->log, name_sequence, sequence) == 0)
+        ticket = PyObject_CallFunctionObjArgs(quick->write, quick->group, sequence, PyTuple_GetItem(call, 1),
+                                              PyTuple_GetItem(line, 1), no_message, quick->state, quick->flags, NULL);
+    if (ticket != NULL)
+        written = PyTuple_Pack(4, PyTuple_GetItem(call, 0), sequence, PyTuple_GetItem(line, 0), ticket);
+    Py_XDECREF(last);
+    Py_XDECREF(sequence);
+    Py_XDECREF(ticket);
+    return written;
+}
+
+/* begin(usual, arguments): write down a synchronous call that was made here before; what GroupLog.entry() takes, None if
+   nothing was written. */
+static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    const Quick *quick = (Quick *)self;
+    if (count != 2 || !PyTuple_Check(given[0]) || PyTuple_Size(given[0]) != 4 || !PyTuple_Check(given[1])) {
+        PyErr_SetString(PyExc_TypeError, "begin() takes what is known of a method, and arguments");
+        return NULL;
+    }
+    PyObject *method = given[0], *key = NULL, *whole = NULL, *call = NULL, *line, *written = NULL;
+    Usual usual = {PyTuple_GetItem(method, 0), PyTuple_GetItem(method, 1), PyTuple_GetItem(method, 2) == Py_True,
+                   PyTuple_GetItem(method, 3) == Py_True};
+    Options said = {0, NULL, NULL};
+    int unusual = is_free(quick) != 1;
+    if (!unusual)
+        unusual = read_call((Reader *)quick->reader, &usual, given[1], &said, &key, NULL);
+    if (!unusual && !said.asynchronous && (whole = PyList_AsTuple(key)) != NULL)
+        call = PyDict_GetItemWithError(quick->known, whole);
+    if (call != NULL) {
+        Py_INCREF(call);
+        line = line_here(quick);
+        if (line != NULL && line != Py_None)
+            written = write_call(quick, call, line);
+        Py_XDECREF(line);
+        Py_DECREF(call);
+    }
+    Py_XDECREF(whole);
+    Py_XDECREF(key);
+    drop_options(&said);
+    if (written != NULL)
+        return written;
+    // Python goes the whole way, and raises what is to be raised.
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+/* Quick(...): quick.py says what each argument is. */
+static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
+    Quick given = {0};
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOO!OO:Quick", reader_type, &given.reader, chains_type, &given.chains,
+                          &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known, &given.log,
+                          &given.lock, &given.write, &given.group, &given.state, &given.flags, &PyTuple_Type,
+                          &given.quiet, &given.active, &given.session))
+        return NULL;
+    Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (quick == NULL)
+        return NULL;
+    PyObject **parts = &given.reader, **kept = &quick->reader;
+    for (; parts <= &given.session; parts++, kept++)
+        Py_INCREF(*kept = *parts);
+    return (PyObject *)quick;
+}
+
+static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
+    Quick *quick = (Quick *)self;
+    for (PyObject **part = &quick->reader; part <= &quick->session; part++)
+        Py_VISIT(*part);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int quick_clear(PyObject *self) {
+    Quick *quick = (Quick *)self;
+    for (PyObject **part = &quick->reader; part <= &quick->session; part++)
+        Py_CLEAR(*part);
+    return 0;
+}
+
+static void quick_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    quick_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef quick_methods[] = {
+    {"begin", (PyCFunction)(void (*)(void))quick_begin, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot quick_parts[] = {
+    {Py_tp_new, quick_new},         {Py_tp_dealloc, quick_free}, {Py_tp_traverse, quick_traverse},
+    {Py_tp_clear, quick_clear},     {Py_tp_methods, quick_methods}, {0, NULL},
+};
+
+static PyType_Spec quick_spec = {"simcoll.recorder._calls.Quick", sizeof(Quick), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, quick_parts};
+
+/* --- The module ------------------------------------------------------------------------------------------------------ */
+
 static int make_names(void) {
     const struct {
         PyObject **name;
         const char *text;
     } names[] = {
-        {&name_shape, "shape"},       {&name_dtype, "dtype"},          {&name_device, "device"},
-        {&name_layout, "layout"},     {&name_stride, "stride"},        {&name_is_contiguous, "is_contiguous"},
-        {&name_async, "asyncOp"},     {&name_reduce_op, "reduceOp"},   {&name_op, "op"},
-        {&name_value, "value"},       {&name_root_rank, "rootRank"},   {&name_root, "root"},
+        {&name_shape, "shape"},       {&name_dtype, "dtype"},         {&name_device, "device"},
+        {&name_layout, "layout"},     {&name_stride, "stride"},       {&name_is_contiguous, "is_contiguous"},
+        {&name_async, "asyncOp"},     {&name_reduce_op, "reduceOp"},  {&name_op, "op"},
+        {&name_value, "value"},       {&name_root_rank, "rootRank"},  {&name_root, "root"},
+        {&name_process, "process"},   {&name_locked, "locked"},       {&name_sequence, "collectives"},
     };
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)
             return -1;
-    return 0;
+    return (no_message = PyLong_FromLong(0)) == NULL ? -1 : 0;
 }
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_calls", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 
+/* The types stay for the rest of the process, as the names do. */
+static int add_type(PyObject *module, const char *name, PyType_Spec *spec, PyTypeObject **kept) {
+    *kept = (PyTypeObject *)PyType_FromSpec(spec);
+    return *kept == NULL ? -1 : PyObject_SetAttrString(module, name, (PyObject *)*kept);
+}
+
 PyMODINIT_FUNC PyInit__calls(void) {
     PyObject *module = PyModule_Create(&definition);
-    PyObject *chains = PyType_FromSpec(&chains_spec), *reader = PyType_FromSpec(&reader_spec);
-    // The types stay for the rest of the process, as the names do.
-    if (module != NULL && chains != NULL && reader != NULL && find_frames() == 0 && make_names() == 0 &&
+    PyTypeObject *quick_type;
+    if (module != NULL && find_frames() == 0 && make_names() == 0 &&
         PyModule_AddIntConstant(module, "REVISION", REVISION) == 0 &&
-        PyObject_SetAttrString(module, "Chains", chains) == 0 && PyObject_SetAttrString(module, "Reader", reader) == 0)
+        add_type(module, "Chains", &chains_spec, &chains_type) == 0 &&
+        add_type(module, "Reader", &reader_spec, &reader_type) == 0 &&
+        add_type(module, "Quick", &quick_spec, &quick_type) == 0)
         return module;
     Py_XDECREF(module);
     if (!PyErr_Occurred())

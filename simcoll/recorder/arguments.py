@@ -6,16 +6,18 @@ object, a reduce op, a timeout, integers), as the rows of :data:`simcoll.spec.co
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import index
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeAlias, TypeGuard
 
 import torch
 from torch.distributed import ReduceOp
 
 from simcoll.core.native import native
+from simcoll.recorder.option_fields import option_fields
 from simcoll.spec.call import ANY_SOURCE, SPARSE, Buffer, Call
 from simcoll.spec.collectives import METHODS
 from simcoll.spec.table import CollectiveSpec, Kind, Method
@@ -25,12 +27,15 @@ _REDUCE_OP_TYPES = (ReduceOp, ReduceOp.RedOpType)
 _REDUCE_OP_NAMES = {op.value: name.lower() for name, op in ReduceOp.RedOpType.__members__.items() if name != "UNUSED"}
 _NO_TIME = timedelta(0)
 _METHODS = dict(METHODS)  # a proxy of it would take twice as long at every call
-_USUAL = {
+UsualForm: TypeAlias = tuple[str, tuple[str, ...], bool, bool]
+"""The usual form of a method's arguments: its name, its roles, and whether its options have a reduce op and a root."""
+
+USUAL_FORMS: dict[str, UsualForm] = {
     name: (name, method.buffers, "reduce_op" in spec.agree, "root" in method.integers)
     for name, (spec, method) in METHODS.items()
     if not spec.names_absent
 }
-"""What the compiled reader has to know of a method: its roles, and the fields that are read of its options."""
+"""Those of the methods that have one."""
 _INTEGER_KEYWORDS = {"root": "root", "dstRank": "peer", "srcRank": "peer", "tag": "tag"}
 _BUFFER_KEYWORDS = {
     "tensor": "inout",
@@ -150,20 +155,25 @@ class Reader(Protocol):
         ...
 
 
-def new_reader() -> Reader | None:
-    """A compiled reader; None where Python alone reads arguments."""
+def new_reader(fields: Mapping[type, int]) -> Reader | None:
+    """A compiled reader that knows the places of these fields; None where Python alone reads arguments."""
     if (compiled := native("simcoll.recorder._calls")) is None:
         return None
-    reader: Reader = compiled.Reader(torch.Tensor, torch.nn.Parameter, torch.strided, _REDUCE_OP_NAMES)
+    usual = torch.Tensor, torch.nn.Parameter, torch.strided
+    reader: Reader = compiled.Reader(*usual, _REDUCE_OP_NAMES, dict(fields))
     return reader
 
 
-_reader = new_reader()
+@functools.cache
+def compiled_reader() -> Reader | None:
+    """The reader of this process, if it has one."""
+    return new_reader(option_fields())
 
 
 def read_usual(name: str, args: Sequence[object]) -> Usual | None:
     """Read the arguments of the c10d method ``name``; None where they have no usual form, or Python is to do it."""
-    return None if _reader is None or name not in _USUAL else _reader.read(*_USUAL[name], args)
+    reader, form = compiled_reader(), USUAL_FORMS.get(name)
+    return None if reader is None or form is None else reader.read(*form, args)
 
 
 def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object], read: Usual | None = None) -> Arguments:

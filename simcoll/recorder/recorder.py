@@ -6,11 +6,11 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
@@ -18,11 +18,13 @@ from simcoll.blackbox.box import Box, NoBox
 from simcoll.blackbox.format import ASYNCHRONOUS, AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
 from simcoll.blackbox.stacks import answer_into, offer_recorded_stacks, stack_path
 from simcoll.core.device_errors import device_error
+from simcoll.core.rank_local import RankLocal
 from simcoll.core.record import Group, Record, Source, State, source_document
 from simcoll.errors import MissingRankError
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dump import heading, stacks_name
 from simcoll.recorder.own_memory import Separate, layout_fault
+from simcoll.recorder.quick import Quick, quick_way
 from simcoll.recorder.source import traceback_source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import flow_word, joined_word, message_digest, statement_digest
@@ -371,19 +373,22 @@ class GroupLog:
         self.box = recorder.box
         self.group = group
         self.group_rank = group_rank
-        self._index = self.box.group(group)
+        self.index = self.box.group(group)
+        """The number of the group in the black box."""
         size = len(group.ranks)
-        self.values = None if choice is None else ValueWatch(choice, self.box, self._index, group_rank, size)
+        self.values = None if choice is None else ValueWatch(choice, self.box, self.index, group_rank, size)
         self._prepared: dict[tuple[object, ...], Prepared] = {}
-        self._plain: dict[tuple[object, ...], Prepared] = {}
-        self._sequence = 0
-        self._p2p_sequence = 0
-        self._lock = threading.Lock()
+        self._plain: dict[tuple[object, ...], tuple[Prepared, int]] = {}
+        self.collectives = 0
+        """The sequence number of the collective made last."""
+        self._messages = 0
+        self.lock = threading.Lock()
+        """Held while a call gets its place and its slot."""
 
     @property
     def place(self) -> tuple[int, int]:
         """The sequence number and the p2p sequence number of the calls made last."""
-        return self._sequence, self._p2p_sequence
+        return self.collectives, self._messages
 
     def backend(self, device: str) -> Backend | None:
         """Returns the description of the backend for a device type; None where it is not known."""
@@ -428,23 +433,12 @@ class GroupLog:
             entry.note("unsound", (fault.code, entry.call.op), **fault.to_json())
         return entry
 
-    def write_plain(self, key: tuple[object, ...], source: Source) -> Written | None:
-        """As :meth:`begin` for a call that is started and awaited, and was made here before; None, and nothing written,
-        for one that is not known to be plain.
-        """
-        prepared = self._plain.get(key)
-        if prepared is None:
-            return None
-        with self._lock:
-            self._sequence = sequence = self._sequence + 1
-            box = self.box
-            line = box.source(source)
-            ticket = box.write(self._index, sequence, prepared.signature, line, 0, _STARTED, AWAITED)
-        self.recorder.parts_received += prepared.parts
-        return prepared, sequence, source, ticket
+    def quick(self, quiet: tuple[Sized, ...], active: RankLocal[Any] | None, session: object) -> Quick | None:
+        """The quick way of the group's plain calls (:func:`~simcoll.recorder.quick.quick_way`), if there is one."""
+        return None if self.values is not None else quick_way(self, self._plain, quiet, active, session)
 
     def entry(self, written: Written) -> Entry:
-        """The entry of a call that :meth:`write_plain` has written down."""
+        """The entry of a call that went the quick way."""
         prepared, sequence, source, ticket = written
         return Entry(self, prepared, sequence, source, asynchronous=False, ticket=ticket)
 
@@ -472,14 +466,14 @@ class GroupLog:
         """Write a call down, and give it its place where it ``counts``."""
         message = prepared.call.peer is not None
         box = self.box
-        with self._lock:
+        with self.lock:
             if message:
-                self._p2p_sequence += counts
+                self._messages += counts
             else:
-                self._sequence += counts
-            sequence, p2p_sequence = self._sequence, self._p2p_sequence if message else 0
+                self.collectives += counts
+            sequence, p2p_sequence = self.collectives, self._messages if message else 0
             line = box.source(source)
-            ticket = box.write(self._index, sequence, prepared.signature, line, p2p_sequence, state, flags)
+            ticket = box.write(self.index, sequence, prepared.signature, line, p2p_sequence, state, flags)
             return Entry(self, prepared, sequence, source, flags & ASYNCHRONOUS > 0, ticket, claim)
 
     def _prepare(self, key: tuple[object, ...], arguments: Arguments) -> Prepared:
@@ -490,7 +484,7 @@ class GroupLog:
                 self._plain.clear()
             prepared = self._prepared[key] = self._fold(arguments)
             if prepared.plain:
-                self._plain[key] = prepared
+                self._plain[key] = prepared, prepared.signature
         return prepared
 
     def _fold(self, arguments: Arguments) -> Prepared:

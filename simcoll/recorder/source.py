@@ -111,6 +111,10 @@ class Chains(Protocol):
         """Have a chain of frames, innermost first, found as ``site``; ``ended`` says that it has no further frame."""
         ...
 
+    def clear(self) -> None:
+        """Forget all chains."""
+        ...
+
 
 class PlainChains:
     """:class:`Chains` in Python; ``_calls.c`` has its twin."""
@@ -147,6 +151,10 @@ class PlainChains:
         else:
             known.site = site
 
+    def clear(self) -> None:
+        """Forget all chains."""
+        self._innermost = _Frame(None)
+
 
 def _no_chains() -> Chains:
     compiled = native("simcoll.recorder._calls")
@@ -154,8 +162,9 @@ def _no_chains() -> Chains:
     return chains
 
 
-_known_chains = _no_chains()
-_find = _known_chains.find
+known_chains = _no_chains()
+"""The chains of this process."""
+_find = known_chains.find
 _chains = 0
 
 
@@ -168,9 +177,9 @@ def program_begins(code: CodeType) -> None:
 
 def forget_chains() -> None:
     """Forget all chains of frames and their lines."""
-    global _known_chains, _find, _chains
-    _known_chains, _chains = _no_chains(), 0
-    _find = _known_chains.find
+    global _chains
+    known_chains.clear()
+    _chains = 0
     _stacks.clear()
 
 
@@ -246,15 +255,15 @@ def current_source() -> Source:
 
 def current_site() -> Site:
     """The place that makes a call now, in this thread; its line is the main thread's where this one has none."""
-    site = _find() or _look(sys._getframe(1))
+    site = _find() or look(sys._getframe(1))
     if site.source is UNKNOWN_SOURCE and (main := main_thread_of_rank()) is not None:
         frame = sys._current_frames().get(main)
         if frame is not None:
-            site = Site((_find(frame) or _look(frame)).source, by_torch=site.by_torch, of_model=site.of_model)
+            site = Site((_find(frame) or look(frame)).source, by_torch=site.by_torch, of_model=site.of_model)
     return site
 
 
-def _look(innermost: FrameType) -> Site:
+def look(innermost: FrameType) -> Site:
     """The place of a chain of frames that was not seen before; it is kept as long as there are not too many."""
     global _chains
     by_torch, of_model = _made_by_torch(innermost), _is_made_by_model(innermost)
@@ -262,7 +271,7 @@ def _look(innermost: FrameType) -> Site:
         return Site(_line_at(innermost), by_torch=by_torch, of_model=of_model)
     frames = list(_chain(innermost))
     site = Site(_stack_of((frame.f_code, frame.f_lineno) for frame in frames), by_torch=by_torch, of_model=of_model)
-    _known_chains.add(frames, site, frames[-1].f_back is None)
+    known_chains.add(frames, site, frames[-1].f_back is None)
     _chains += 1
     return site
 

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -196,10 +196,6 @@ class Flights(ProcessOwned):
     """The open calls of this process, by the memory that they use."""
 
     def __init__(self) -> None:
-        self._begin()
-        super().__init__()
-
-    def _begin(self) -> None:
         self.waits = 0
         """The number of waits for the end of a call; it only has to differ."""
         self._by_storage: dict[int, list[Flight]] = {}
@@ -207,10 +203,14 @@ class Flights(ProcessOwned):
         self._lock = threading.RLock()
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
         self._looked = 0.0
+        super().__init__()
 
     def forked(self) -> None:
         """The calls are the parent's; a Work that the child drops finds none, and a lock that is free."""
-        self._begin()
+        self._by_storage.clear()
+        self._unwaited.clear()
+        self._orphans.clear()
+        self._lock = threading.RLock()
 
     def open(self, entry: Entry, arguments: Arguments, site: Site, *, parts: bool = False) -> Flight | None:
         """Note that a call was made whose Work goes to the program; None where there is no memory to watch.
@@ -235,9 +235,9 @@ class Flights(ProcessOwned):
         return flight
 
     @property
-    def quiet(self) -> bool:
-        """True while no call is open and none was dropped: another call meets none, and ends the wait for none."""
-        return not (self._by_storage or self._orphans)
+    def busy(self) -> tuple[Sized, ...]:
+        """Empty, all of them, while no call is open and none was dropped: another meets none, and ends no wait."""
+        return self._by_storage, self._orphans
 
     def before_a_wait(self, waited: Flight | None = None) -> None:
         """Note that a thread begins to wait for the end of a call: writes to buffers of others can still be seen.

@@ -37,17 +37,18 @@ class _Pending(threading.local):
     group: str | None = None
 
 
-PENDING_CLAIM = _Pending()
-"""The claim of the calling thread."""
+_pending = _Pending()
+open_claims: list[Claim] = []
+"""The claims of all threads that construct a model now."""
 _written: WeakKeyDictionary[Recorder, set[int]] = WeakKeyDictionary()
 
 
 def take_claim(group: str) -> Claim | None:
     """Take the pending claim that goes with this thread's next collective of the group; None where there is none."""
-    claim = PENDING_CLAIM.claim
-    if claim is None or PENDING_CLAIM.group != group:
+    claim = _pending.claim
+    if claim is None or _pending.group != group:
         return None
-    PENDING_CLAIM.claim = None
+    _pending.claim = None
     return claim
 
 
@@ -81,11 +82,13 @@ def recorded_verification(
 
 @contextmanager
 def _claiming(group: str, claim: Claim) -> Iterator[None]:
-    PENDING_CLAIM.claim, PENDING_CLAIM.group = claim, group
+    open_claims.append(claim)
+    _pending.claim, _pending.group = claim, group
     try:
         yield
     finally:
-        PENDING_CLAIM.claim = None
+        _pending.claim = None
+        open_claims.remove(claim)
 
 
 def _parameters(model: DistributedDataParallel) -> Parameters:

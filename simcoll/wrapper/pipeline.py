@@ -8,7 +8,6 @@ Mode ``detail`` is :class:`~simcoll.wrapper.proved_pipeline.ProvedPipeline`;
 from __future__ import annotations
 
 import os
-import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,21 +18,25 @@ import torch
 from torch.distributed import Work
 
 from simcoll.backends.base import Backend
+from simcoll.core.rank_local import RankLocal, acting
 from simcoll.core.record import State
 from simcoll.cuda.coalesced import Section
 from simcoll.cuda.graph_replay import CapturedCall, CheckedReplay, GroupReplay
+from simcoll.cuda.graphs import open_captures
 from simcoll.cuda.watcher import DeviceTimes
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.proof.checker import Checker, Made, MessageChecker
 from simcoll.proof.p2p_channel import Posted
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.pending_errors import PENDING_ERRORS
-from simcoll.recorder.recorder import Entry, GroupLog
+from simcoll.recorder.quick import Quick
+from simcoll.recorder.recorder import Entry, GroupLog, Written
+from simcoll.recorder.session import unrecorded
 from simcoll.recorder.source import Site, current_site, current_source
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import Flight, flights, watches
-from simcoll.wrapper.ddp import PENDING_CLAIM, take_claim
+from simcoll.wrapper.ddp import open_claims, take_claim
 from simcoll.wrapper.work import CheckedWork, RecordedWork, raise_mismatch_behind, wait_looking_up
 
 Method = Callable[..., Work | None]
@@ -47,7 +50,7 @@ class Pipeline:
     """The calls of one group on this rank; a subclass is a mode."""
 
     hurries = False
-    """True if :meth:`at_once` carries out some calls."""
+    """True if some calls go the quick way, and :meth:`at_once` carries them out."""
 
     watches_parts = False
     """True if a write to a part of a storage that a call in flight sends is detected, by two looks at the part."""
@@ -75,16 +78,18 @@ class Pipeline:
         """
         raise NotImplementedError
 
-    def at_once(self, key: tuple[object, ...], method: Method, args: Sequence[object]) -> Any:
-        """Carry out a synchronous call of this key, of which there is nothing to note but that it was made: the way of
-        :meth:`run` with less between. NotImplemented, and nothing done, for any other.
+    def quick(self, active: RankLocal[Any] | None, session: object) -> Quick | None:
+        """The quick way of synchronous calls of which there is nothing to note but that they were made, if the mode has
+        one; None otherwise. It holds while ``active`` (None: always) has ``session``.
         """
-        return NotImplemented
+        if not self.hurries:
+            return None
+        busy = *self._flights.busy, PENDING_ERRORS.due, open_claims, open_captures, unrecorded, acting
+        return self._log.quick(busy, active, session)
 
-    def _is_watched(self) -> bool:
-        """True if more is to be noted of a call than that it was made."""
-        noted = self._values is not None or PENDING_CLAIM.claim is not None or sys.exc_info()[1] is not None
-        return noted or not self._flights.quiet
+    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
+        """Carry out a call that went the quick way, as :meth:`run` does."""
+        raise NotImplementedError
 
     def _is_of_model(self, site: Site) -> bool:
         """True if torch's own modules make a call, or a backward pass does; asked only where values are checked."""
@@ -209,11 +214,10 @@ class RecordedPipeline(Pipeline):
 
     hurries = True
 
-    def at_once(self, key: tuple[object, ...], method: Method, args: Sequence[object]) -> Any:
-        """Record a call and wait for it."""
+    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
+        """Launch a call and wait for it."""
         log = self._log
-        if self._is_watched() or (written := log.write_plain(key, current_site().source)) is None:
-            return NotImplemented
+        log.recorder.parts_received += written[0].parts
         try:
             inner = method(*args)
         except Exception as error:
@@ -397,12 +401,10 @@ class CheckedPipeline(BackgroundPipeline):
             return CheckedWork(inner, entry, flight, backend)
         return self._wait_looking_up(entry, inner, backend)
 
-    def at_once(self, key: tuple[object, ...], method: Method, args: Sequence[object]) -> Any:
+    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, hand it to the background, and wait for it."""
-        PENDING_ERRORS.raise_due()
         log = self._log
-        if self._is_watched() or (written := log.write_plain(key, current_site().source)) is None:
-            return NotImplemented
+        log.recorder.parts_received += written[0].parts
         entry = log.entry(written)
         try:
             inner = method(*args)

@@ -30,13 +30,15 @@ from torch.distributed import distributed_c10d
 
 from simcoll.backends.base import Backend
 from simcoll.backends.registry import known
+from simcoll.core.rank_local import acting
 from simcoll.core.record import Group
 from simcoll.cuda.graphs import capture_of, open_captures
 from simcoll.cuda.watcher import DeviceTimes, device_times
 from simcoll.errors import CollectiveMismatchError, MissingRankError
-from simcoll.recorder.arguments import Arguments, arguments, read_usual
+from simcoll.recorder.arguments import USUAL_FORMS, Arguments, arguments, read_usual
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.group_creation import declared_members
+from simcoll.recorder.quick import Quick
 from simcoll.recorder.recorder import GroupLog
 from simcoll.recorder.session import Session, active, active_session, is_unrecorded, pipelines, unrecorded
 from simcoll.spec.collectives import METHODS
@@ -75,6 +77,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._store: Store | None = store
         self._session: Session | None = None
         self._pipeline: Pipeline | None = None
+        self._quick: Quick | None = None
+        """The quick way of calls, while there is one."""
         self._pipeline_session: Session | None = None
         self._members: tuple[int, ...] | None = declared_members.here
         self._limit: timedelta | None = None
@@ -235,7 +239,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def reconfigure(self, opts: Any) -> Work:
         """Give the backend other peers (torch 2.15): the new peers are unknown, so recording ends here."""
         if not self._reconfigured:
-            self._reconfigured = True
+            self._reconfigured, self._quick = True, None
             self._end()
             sys.stderr.write(f"simcoll: process group {self.group_name} gets other ranks: it is recorded up to here\n")
         return self._inner.reconfigure(opts)  # type: ignore[attr-defined,no-any-return]
@@ -249,13 +253,13 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             pipeline.raise_due()
             pipeline.begin_section()
         self._inner._start_coalescing(device)
-        self._section, self._left = device, False
+        self._section, self._left, self._quick = device, False, None
 
     def _end_coalescing(self, device: torch.device) -> Work | None:  # type: ignore[override]  # as NCCL's own
         if self._left:
             self._left = False
             return None
-        self._section = None
+        self._section, self._quick = None, self._quick_way()
         launch = functools.partial(self._inner._end_coalescing, device)
         # Without a pipeline nothing was recorded.
         if self._pipeline is None:
@@ -282,10 +286,6 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if (pipeline := self._pipeline_here()) is None:
             return method(*args, **kwargs)
         read = None if kwargs else read_usual(name, args)
-        if read is not None and not read[3] and pipeline.hurries and self._section is None and not open_captures:
-            work = pipeline.at_once(read[4], method, args)
-            if work is not NotImplemented:
-                return work
         launch = functools.partial(method, *args, **kwargs)
         try:
             found = arguments(name, args, kwargs, read)
@@ -342,10 +342,19 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 recorder, rank = session.recorder(group, self.rank()), self.rank()
                 log = GroupLog(recorder, group, rank, self._known_backends(), session.choice)
+                self._quick = None
                 self._pipeline = self._new_pipeline(log, session.mode, being_made)
                 self._pipeline_session = session
+                if self._section is None:
+                    self._quick = self._quick_way()
                 pipelines.here.add(self._pipeline)
             return self._pipeline
+
+    def _quick_way(self) -> Quick | None:
+        """The quick way of calls into the pipeline that the group has, if there is one."""
+        if self._pipeline is None or self._reconfigured or acting:
+            return None
+        return self._pipeline.quick(active if self._session is None else None, self._pipeline_session)
 
     def _new_pipeline(self, log: GroupLog, mode: str, being_made: bool) -> Pipeline:
         timeout = _timeout_of(self)
@@ -397,8 +406,14 @@ def _refuse_peer(method: str, peer: int, size: int) -> Any:
 
 
 def _recorded(name: str) -> Callable[..., Any]:
+    usual = USUAL_FORMS.get(name)
+
     @functools.wraps(getattr(ProcessGroup, name), assigned=("__doc__",))
     def method(self: RecordedProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        if (quick := self._quick) is not None and usual is not None and not kwargs:
+            written = quick.begin(usual, args)
+            if written is not None:
+                return self._pipeline.at_once(written, getattr(self._inner, name), args)  # type: ignore[union-attr]
         return self._collective(name, args, kwargs)
 
     method.__name__ = name

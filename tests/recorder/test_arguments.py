@@ -17,7 +17,8 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch._C._distributed_c10d import ProcessGroup  # noqa: E402
 
-from simcoll.recorder.arguments import arguments, new_reader, read_usual  # noqa: E402
+from simcoll.recorder.arguments import USUAL_FORMS, arguments, compiled_reader, new_reader  # noqa: E402
+from simcoll.recorder.option_fields import option_fields  # noqa: E402
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call  # noqa: E402
 from simcoll.spec.collectives import METHODS  # noqa: E402
 from simcoll.wrapper.process_group import RecordedProcessGroup  # noqa: E402
@@ -26,9 +27,10 @@ from tests.support.native import KINDS, parts  # noqa: E402
 
 @pytest.fixture(autouse=True, scope="module", params=KINDS)
 def _reader_of_this_test(request: pytest.FixtureRequest) -> Iterator[None]:
-    with parts(request.param), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcoll.recorder.arguments._reader", new_reader())
+    with parts(request.param):
+        compiled_reader.cache_clear()
         yield
+    compiled_reader.cache_clear()
 
 
 TWO, FOUR = Buffer((2,), "float32"), Buffer((4,), "float32")
@@ -300,12 +302,13 @@ def usual() -> list[tuple[str, tuple[Any, ...]]]:
     ]
 
 
-def test_usual_calls_are_read_by_the_compiled_reader_as_python_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fields", [option_fields(), {}], ids=["looked at", "asked for"])
+def test_usual_calls_are_read_by_the_compiled_reader_as_python_reads_them(fields: dict[type, int]) -> None:
     with parts("compiled"):
-        monkeypatch.setattr("simcoll.recorder.arguments._reader", new_reader())
-    read = [arguments(name, args, {}, read_usual(name, args)) for name, args in usual()]
+        reader = new_reader(fields)
+    assert reader is not None
+    read = [arguments(name, args, {}, reader.read(*USUAL_FORMS[name], args)) for name, args in usual()]
     assert all(found.known_key for found in read)
-    monkeypatch.setattr("simcoll.recorder.arguments._reader", None)
     for found, (name, args) in zip(read, usual(), strict=True):
         plain = arguments(name, args, {})
         assert found.key == plain.key
@@ -320,7 +323,7 @@ def test_usual_calls_are_read_by_the_compiled_reader_as_python_reads_them(monkey
 
 def test_the_compiled_reader_leaves_other_calls_to_python() -> None:
     with parts("compiled"):
-        reader = new_reader()
+        reader = new_reader(option_fields())
     assert reader is not None
     opts = options("AllreduceOptions")
     for args in (

@@ -17,7 +17,7 @@ from tests.support.calls import ones
 
 WARM_UP = 5
 CALLS = 20
-MOST = {"record": (13, 27), "check": (22, 35), "detail": (51, 58)}
+MOST = {"record": (3, 27), "check": (13, 35), "detail": (51, 58)}
 """Python functions of simcoll, those that dataclasses generate included, that one call may run on a rank: with the
 compiled parts, and without."""
 
@@ -33,10 +33,10 @@ def counted() -> list[int]:
         nonlocal count
         count += event == "call" and str(frame.f_globals.get("__name__")).startswith("simcoll.")
 
-    for number in range(WARM_UP + CALLS):
+    for _ in range(WARM_UP + CALLS):
         count = 0
-        if number >= WARM_UP:
-            sys.setprofile(note)
+        # From the first call on: Python stands at other instructions where it is watched.
+        sys.setprofile(note)
         # One line for all: what is written down once a line belongs to the first call.
         dist.all_reduce(tensor)
         sys.setprofile(None)
@@ -51,4 +51,4 @@ def test_a_synchronous_call_in_steady_state_runs_few_functions(ranks: Any, mode:
     compiled = all(native(part) is not None for part in PARTS)
     for counts in ranks(lambda rank: counted(), mode=mode):
         assert max(counts) <= MOST[mode][not compiled]
-        assert min(counts) > 8
+        assert min(counts) > 1

@@ -1,0 +1,90 @@
+"""The quick way of a call from its arguments to its slot in the black box, in one step that is compiled.
+
+It is for synchronous collectives that a group has made before, and of which there is nothing to note but that they were
+made again: the same bytes as :meth:`~simcoll.recorder.recorder.GroupLog.begin` writes, and half of the time that a call
+costs where it is recorded. Every other call goes the whole way, which is Python's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import TYPE_CHECKING, Protocol
+
+from simcoll.blackbox.format import ABSENT, AWAITED
+from simcoll.core.native import native
+from simcoll.core.rank_local import RankLocal
+from simcoll.core.record import UNKNOWN_SOURCE, Source, State
+from simcoll.recorder.arguments import UsualForm, compiled_reader
+from simcoll.recorder.source import Site, known_chains, look
+
+if TYPE_CHECKING:
+    from simcoll.recorder.recorder import GroupLog, Prepared, Written
+
+_MOST_LINES = 4096
+"""Places whose lines are kept at hand; a program with more starts over."""
+
+
+class Quick(Protocol):
+    """The quick way of the calls of one group (``_calls.c``)."""
+
+    def begin(self, usual: UsualForm, args: tuple[object, ...], /) -> Written | None:
+        """Write down a call of the method of this form as started, and awaited by the thread that makes it.
+
+        None, and nothing is written, where the call has to go the whole way.
+        """
+        ...
+
+
+def quick_way(
+    log: GroupLog,
+    known: dict[tuple[object, ...], tuple[Prepared, int]],
+    quiet: tuple[Sized, ...],
+    active: RankLocal[object] | None,
+    session: object,
+) -> Quick | None:
+    """The quick way of a group's calls; None where it was not compiled.
+
+    ``known`` has the calls for which it is, and their signatures, by key. All of ``quiet`` must be empty, and
+    ``active`` have ``session``, or else each call goes the whole way.
+    """
+    compiled, reader = native("simcoll.recorder._calls"), compiled_reader()
+    if compiled is None or reader is None:
+        return None
+    lines: dict[Site, tuple[Source, int] | None] = {}
+    box = log.box
+    quick: Quick = compiled.Quick(
+        reader,
+        known_chains,
+        look,
+        lines,
+        _learning(lines, box.source),
+        known,
+        log,
+        log.lock,
+        box.write,
+        log.index,
+        State.STARTED,
+        AWAITED,
+        quiet,
+        active,
+        session,
+    )
+    return quick
+
+
+def _learning(
+    lines: dict[Site, tuple[Source, int] | None], number_of: Callable[[Source], int]
+) -> Callable[[Site], tuple[Source, int] | None]:
+    """Returns a function that puts the line of a place into ``lines``, with its number; None for one without a line."""
+
+    def learn(site: Site) -> tuple[Source, int] | None:
+        if len(lines) >= _MOST_LINES:
+            lines.clear()
+        number = ABSENT if site.source is UNKNOWN_SOURCE else number_of(site.source)
+        line = None if number == ABSENT else (site.source, number)
+        # One that found no room may find it later, and is looked up each time.
+        if line is not None or site.source is UNKNOWN_SOURCE:
+            lines[site] = line
+        return line
+
+    return learn

@@ -1,0 +1,157 @@
+"""The quick way writes what the whole way writes, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from simcoll.backends.gloo import GLOO  # noqa: E402
+from simcoll.blackbox import read_black_box  # noqa: E402
+from simcoll.core.rank_local import RankLocal  # noqa: E402
+from simcoll.core.record import Group, Record  # noqa: E402
+from simcoll.recorder.arguments import USUAL_FORMS, arguments  # noqa: E402
+from simcoll.recorder.quick import Quick  # noqa: E402
+from simcoll.recorder.recorder import GroupLog, Recorder, Written  # noqa: E402
+from simcoll.recorder.source import current_source, forget_chains  # noqa: E402
+from tests.support.native import parts  # noqa: E402
+
+WORLD = Group("0", "default_pg", (0, 1))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> Iterator[None]:
+    with parts("compiled"):
+        yield
+
+
+def summed(*shape: int, asynchronous: bool = False) -> tuple[Any, ...]:
+    options = dist.AllreduceOptions()
+    options.asyncOp = asynchronous
+    return [torch.zeros(*shape)], options
+
+
+class Calls:
+    """A group whose all-reduces may go either way."""
+
+    def __init__(self, folder: Path) -> None:
+        self.box = folder / "rank00000.simcoll"
+        self.log = GroupLog(Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO})
+        self.busy: list[object] = []
+        self.active: RankLocal[Any] = RankLocal(lambda: self)
+        quick = self.log.quick((self.busy, {}), self.active, self)
+        assert quick is not None
+        self.quick: Quick = quick
+
+    def whole(self, args: tuple[Any, ...]) -> None:
+        read = arguments("allreduce", args, {})
+        self.log.begin(read, current_source(), started=True, awaited=read.synchronous).finished()
+
+    def short(self, args: tuple[Any, ...]) -> Written | None:
+        return self.quick.begin(USUAL_FORMS["allreduce"], args)
+
+    def records(self) -> list[Record]:
+        box = read_black_box(self.box)
+        return [box.record(index) for index in range(len(box.slots))]
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Calls:
+    return Calls(tmp_path)
+
+
+def test_both_ways_leave_the_same_record(calls: Calls) -> None:
+    for way in (calls.whole, calls.short):
+        written = way(summed(2, 3))
+    assert written is not None
+    calls.log.entry(written).finished()
+    first, second = calls.records()
+    assert (second.sequence, second.source.function) == (2, "short")
+    assert first.source.callers == second.source.callers
+    assert second.started_ns == second.scheduled_ns <= second.finished_ns
+    for name in ("group", "call", "state", "asynchronous"):
+        assert getattr(first, name) == getattr(second, name), name
+    assert len(set(read_black_box(calls.box).slots["flags"])) == 1
+
+
+def test_the_ways_share_the_numbers_of_calls(calls: Calls) -> None:
+    calls.whole(summed(1))
+    for _ in range(3):
+        assert calls.short(summed(1)) is not None
+        calls.whole(summed(1))
+    assert [record.sequence for record in calls.records()] == list(range(1, 8))
+    assert calls.log.place == (7, 0)
+
+
+def test_each_line_has_its_own_callers(calls: Calls) -> None:
+    def made_by_one() -> None:
+        assert calls.short(summed(1)) is not None
+
+    def made_by_two() -> None:
+        assert calls.short(summed(1)) is not None
+
+    calls.whole(summed(1))
+    for _ in range(2):
+        made_by_one()
+        made_by_two()
+    functions = [record.source.callers[0].function for record in calls.records()[1:]]
+    assert functions == ["made_by_one", "made_by_two"] * 2
+    forget_chains()
+    made_by_two()
+    assert calls.records()[-1].source == calls.records()[2].source
+
+
+def raised(calls: Calls) -> Written | None:
+    try:
+        raise IndexError("out of range")
+    except IndexError:
+        return calls.short(summed(1))
+
+
+def while_another_writes(calls: Calls) -> Written | None:
+    with calls.log.lock:
+        return calls.short(summed(1))
+
+
+def while_busy(calls: Calls) -> Written | None:
+    calls.busy.append("a call is open")
+    return calls.short(summed(1))
+
+
+def in_another_session(calls: Calls) -> Written | None:
+    calls.active.set(None)
+    return calls.short(summed(1))
+
+
+REFUSED: dict[str, Callable[[Calls], Written | None]] = {
+    "asynchronous": lambda calls: calls.short(summed(1, asynchronous=True)),
+    "never made": lambda calls: calls.short(summed(2)),
+    "no options": lambda calls: calls.short(([torch.zeros(1)],)),
+    "sparse": lambda calls: calls.short(([torch.zeros(1).to_sparse()], dist.AllreduceOptions())),
+    "handling an exception": raised,
+    "while another thread writes": while_another_writes,
+    "while more is to be noted": while_busy,
+    "in another session": in_another_session,
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_every_other_call_is_left_alone(case: str, calls: Calls) -> None:
+    calls.whole(summed(1))
+    calls.whole(summed(1, asynchronous=True))
+    assert REFUSED[case](calls) is None
+    assert len(calls.records()) == 2
+    assert calls.log.place == (2, 0)
+
+
+def test_a_call_whose_own_memory_is_at_fault_always_goes_the_whole_way(calls: Calls) -> None:
+    apart = [torch.zeros(2, 2)[:, 0]], summed(1)[1]
+    for args in (apart, summed(2)):
+        calls.whole(args)
+    assert calls.short(apart) is None
+    assert calls.short(summed(2)) is not None
