@@ -349,40 +349,40 @@ static int look_at_options(PyObject *options, long fields, int reduces, int root
     return (said->root = PyLong_FromLongLong(root)) == NULL ? -1 : 0;
 }
 
-/* Reads the options of a call; fails with -1. */
-static int read_options(const Reader *reader, PyObject *options, int reduces, int rooted, Options *said) {
-    PyObject *number = NULL, *places = PyDict_GetItemWithError(reader->fields, (PyObject *)Py_TYPE(options));
-    long fields = places == NULL ? -1 : PyLong_AsLong(places);
-    int failed = fields < 0 ? ask_options(options, reduces, rooted, said, &number)
-                            : look_at_options(options, fields, reduces, rooted, said, &number);
-    if (!failed && reduces) {
-        said->reduce_op = PyDict_GetItemWithError(reader->reduce_ops, number);
-        Py_XINCREF(said->reduce_op);
-        failed = said->reduce_op == NULL;
-    }
-    Py_XDECREF(number);
-    return failed ? -1 : 0;
-}
-
 /* What has to be known of a c10d method: its name, its roles, and the fields that are read of its options. */
 typedef struct {
     PyObject *name, *roles;
     int reduces, rooted;
 } Usual;
 
-/* Reads a call's options and its key, a new list; and its tensors by role, if ``tensors`` is given. 0 if the call has the
-   usual form, else 1, or -1 with an exception. What ``said`` and ``key`` have is to be given back in every case. */
-static int read_call(const Reader *reader, const Usual *usual, PyObject *arguments, Options *said, PyObject **key,
-                     PyObject *tensors) {
+/* Reads the options of a call, which stand behind its tensors; 0 if they have the usual form. */
+static int read_options(const Reader *reader, const Usual *usual, PyObject *arguments, Options *said) {
     Py_ssize_t count = PyTuple_Size(usual->roles);
-    if (PyTuple_Size(arguments) != count + 1 ||
-        read_options(reader, PyTuple_GetItem(arguments, count), usual->reduces, usual->rooted, said) < 0)
+    if (PyTuple_Size(arguments) != count + 1)
         return 1;
+    PyObject *options = PyTuple_GetItem(arguments, count), *number = NULL;
+    PyObject *places = PyDict_GetItemWithError(reader->fields, (PyObject *)Py_TYPE(options));
+    long fields = places == NULL ? -1 : PyLong_AsLong(places);
+    int failed = fields < 0 ? ask_options(options, usual->reduces, usual->rooted, said, &number)
+                            : look_at_options(options, fields, usual->reduces, usual->rooted, said, &number);
+    if (!failed && usual->reduces) {
+        said->reduce_op = PyDict_GetItemWithError(reader->reduce_ops, number);
+        Py_XINCREF(said->reduce_op);
+        failed = said->reduce_op == NULL;
+    }
+    Py_XDECREF(number);
+    return failed;
+}
+
+/* Reads the key of a call whose options were read, a new list; and its tensors by role, if ``tensors`` is given. 0 if
+   the call has the usual form, else 1, or -1 with an exception. The key is to be given back in every case. */
+static int read_call(const Reader *reader, const Usual *usual, PyObject *arguments, const Options *said, PyObject **key,
+                     PyObject *tensors) {
     if ((*key = PyList_New(0)) == NULL || PyList_Append(*key, usual->name) < 0 ||
         PyList_Append(*key, said->reduce_op == NULL ? Py_None : said->reduce_op) < 0 ||
         (usual->rooted && append_own(*key, PyTuple_Pack(2, name_root, said->root)) < 0))
         return -1;
-    for (Py_ssize_t place = 0; place < count; place++) {
+    for (Py_ssize_t place = 0; place < PyTuple_Size(usual->roles); place++) {
         PyObject *role = PyTuple_GetItem(usual->roles, place), *found = tensors == NULL ? NULL : PyList_New(0);
         int outcome = PyList_Append(*key, role);
         if (tensors != NULL && (found == NULL || PyDict_SetItem(tensors, role, found) < 0))
@@ -408,7 +408,7 @@ static PyObject *reader_read(PyObject *self, PyObject *const *given, Py_ssize_t 
     Usual usual = {given[0], given[1], given[2] == Py_True, given[3] == Py_True};
     Options said = {0, NULL, NULL};
     PyObject *tensors = PyDict_New(), *integers = PyDict_New(), *key = NULL, *whole = NULL, *found = NULL;
-    if (tensors != NULL && integers != NULL &&
+    if (tensors != NULL && integers != NULL && read_options((Reader *)self, &usual, given[4], &said) == 0 &&
         read_call((Reader *)self, &usual, given[4], &said, &key, tensors) == 0 &&
         (said.root == NULL || PyDict_SetItem(integers, name_root, said.root) == 0))
         whole = PyList_AsTuple(key);
@@ -475,19 +475,27 @@ static PyType_Spec reader_spec = {"simcoll.recorder._calls.Reader", sizeof(Reade
 
 typedef struct {
     PyObject_HEAD
-    PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *group, *state, *flags,
-        *quiet, *active, *session;
+    PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *group, *state, *awaited, *asynchronous,
+        *quiet, *idle, *active, *session;
 } Quick;
 
 static PyObject *name_process, *name_sequence, *name_locked, *no_message;
 
-/* True while nothing keeps calls from going the quick way; -1 with an exception. */
-static int is_free(const Quick *quick) {
-    for (Py_ssize_t place = 0; place < PyTuple_Size(quick->quiet); place++) {
-        int busy = PyObject_IsTrue(PyTuple_GetItem(quick->quiet, place));
+/* True if all of some containers are empty; -1 with an exception. */
+static int are_empty(PyObject *containers) {
+    for (Py_ssize_t place = 0; place < PyTuple_Size(containers); place++) {
+        int busy = PyObject_IsTrue(PyTuple_GetItem(containers, place));
         if (busy != 0)
             return busy < 0 ? -1 : 0;
     }
+    return 1;
+}
+
+/* True while nothing keeps calls from going the quick way; -1 with an exception. */
+static int is_free(const Quick *quick) {
+    int quiet = are_empty(quick->quiet);
+    if (quiet != 1)
+        return quiet;
     PyObject *type, *error, *traceback;
     PyErr_GetExcInfo(&type, &error, &traceback);
     int handles = error != NULL && error != Py_None;
@@ -501,75 +509,85 @@ static int is_free(const Quick *quick) {
     return session == NULL ? -1 : session == quick->session;
 }
 
-/* The line of the place from which the asking function was called, and its number, as a pair; None for a place without a
-   known line. */
-static PyObject *line_here(const Quick *quick) {
+/* The place from which the asking function was called, as a new reference. */
+static PyObject *place_here(const Quick *quick) {
     PyObject *frame = (PyObject *)PyEval_GetFrame();
     if (frame == NULL)
-        return Py_INCREF(Py_None), Py_None;
+        return NULL;
     Py_INCREF(frame);
     PyObject *place = seen((Chains *)quick->chains, frame);
     Py_XINCREF(place);
     if (place == NULL && !PyErr_Occurred())
         place = PyObject_CallFunctionObjArgs(quick->look, PyEval_GetFrame(), NULL);
-    if (place == NULL)
-        return NULL;
+    return place;
+}
+
+/* The line of a place and its number, as a pair; None for a place without a known line. */
+static PyObject *line_of(const Quick *quick, PyObject *place) {
     PyObject *line = PyDict_GetItemWithError(quick->lines, place);
     Py_XINCREF(line);
     if (line == NULL && !PyErr_Occurred())
         line = PyObject_CallFunctionObjArgs(quick->learn, place, NULL);
-    Py_DECREF(place);
     return line;
 }
 
-/* Gives the call of a key its place in the group and a slot; a new reference, None where it is not to be written here. */
-static PyObject *write_call(const Quick *quick, PyObject *call, PyObject *line) {
+/* Gives a call its place in the group and a slot: what begin() returns, NULL if it is not to be written here.
+   ``tensors`` are those of an asynchronous call, None for any other. */
+static PyObject *write_call(const Quick *quick, PyObject *call, PyObject *tensors, PyObject *place, PyObject *line) {
     // From here to the slot nothing runs that could let another thread in.
     PyObject *locked = PyObject_CallMethodObjArgs(quick->lock, name_locked, NULL);
     Py_XDECREF(locked);
     if (locked != Py_False)
-        return locked == NULL ? NULL : (Py_INCREF(Py_None), Py_None);
+        return NULL;
     PyObject *last = PyObject_GetAttr(quick->log, name_sequence), *sequence = NULL, *ticket = NULL, *written = NULL;
     if (last != NULL)
         sequence = PyLong_FromLongLong(PyLong_AsLongLong(last) + 1);
     if (sequence != NULL && !PyErr_Occurred() && PyObject_SetAttr(quick->log, name_sequence, sequence) == 0)
         ticket = PyObject_CallFunctionObjArgs(quick->write, quick->group, sequence, PyTuple_GetItem(call, 1),
-                                              PyTuple_GetItem(line, 1), no_message, quick->state, quick->flags, NULL);
+                                              PyTuple_GetItem(line, 1), no_message, quick->state,
+                                              tensors == Py_None ? quick->awaited : quick->asynchronous, NULL);
     if (ticket != NULL)
-        written = PyTuple_Pack(4, PyTuple_GetItem(call, 0), sequence, PyTuple_GetItem(line, 0), ticket);
+        written = PyTuple_Pack(6, PyTuple_GetItem(call, 0), sequence, PyTuple_GetItem(line, 0), ticket, tensors, place);
     Py_XDECREF(last);
     Py_XDECREF(sequence);
     Py_XDECREF(ticket);
     return written;
 }
 
-/* begin(usual, arguments): write down a synchronous call that was made here before; what GroupLog.entry() takes, None if
-   nothing was written. */
+/* Writes down the call of a key, a list; NULL if it is not known, or not to be written here. */
+static PyObject *write_known(const Quick *quick, PyObject *key, PyObject *tensors) {
+    PyObject *whole = PyList_AsTuple(key), *call = NULL, *place = NULL, *line = NULL, *written = NULL;
+    if (whole != NULL)
+        call = PyDict_GetItemWithError(quick->known, whole);
+    Py_XINCREF(call);
+    if (call != NULL && (place = place_here(quick)) != NULL)
+        line = line_of(quick, place);
+    if (line != NULL && line != Py_None)
+        written = write_call(quick, call, tensors, place, line);
+    Py_XDECREF(whole);
+    Py_XDECREF(call);
+    Py_XDECREF(place);
+    Py_XDECREF(line);
+    return written;
+}
+
+/* begin(usual, arguments): write down a call that was made here before; None if nothing was written. */
 static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     const Quick *quick = (Quick *)self;
     if (count != 2 || !PyTuple_Check(given[0]) || PyTuple_Size(given[0]) != 4 || !PyTuple_Check(given[1])) {
         PyErr_SetString(PyExc_TypeError, "begin() takes what is known of a method, and arguments");
         return NULL;
     }
-    PyObject *method = given[0], *key = NULL, *whole = NULL, *call = NULL, *line, *written = NULL;
+    PyObject *method = given[0], *key = NULL, *tensors = NULL, *written = NULL;
     Usual usual = {PyTuple_GetItem(method, 0), PyTuple_GetItem(method, 1), PyTuple_GetItem(method, 2) == Py_True,
                    PyTuple_GetItem(method, 3) == Py_True};
     Options said = {0, NULL, NULL};
-    int unusual = is_free(quick) != 1;
-    if (!unusual)
-        unusual = read_call((Reader *)quick->reader, &usual, given[1], &said, &key, NULL);
-    if (!unusual && !said.asynchronous && (whole = PyList_AsTuple(key)) != NULL)
-        call = PyDict_GetItemWithError(quick->known, whole);
-    if (call != NULL) {
-        Py_INCREF(call);
-        line = line_here(quick);
-        if (line != NULL && line != Py_None)
-            written = write_call(quick, call, line);
-        Py_XDECREF(line);
-        Py_DECREF(call);
-    }
-    Py_XDECREF(whole);
+    if (is_free(quick) == 1 && read_options((Reader *)quick->reader, &usual, given[1], &said) == 0 &&
+        (said.asynchronous ? (tensors = PyDict_New()) != NULL : are_empty(quick->idle) == 1) &&
+        read_call((Reader *)quick->reader, &usual, given[1], &said, &key, tensors) == 0)
+        written = write_known(quick, key, tensors == NULL ? Py_None : tensors);
     Py_XDECREF(key);
+    Py_XDECREF(tensors);
     drop_options(&said);
     if (written != NULL)
         return written;
@@ -581,10 +599,10 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
 /* Quick(...): quick.py says what each argument is. */
 static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
     Quick given = {0};
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOO!OO:Quick", reader_type, &given.reader, chains_type, &given.chains,
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOO!O!OO:Quick", reader_type, &given.reader, chains_type, &given.chains,
                           &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known, &given.log,
-                          &given.lock, &given.write, &given.group, &given.state, &given.flags, &PyTuple_Type,
-                          &given.quiet, &given.active, &given.session))
+                          &given.lock, &given.write, &given.group, &given.state, &given.awaited, &given.asynchronous,
+                          &PyTuple_Type, &given.quiet, &PyTuple_Type, &given.idle, &given.active, &given.session))
         return NULL;
     Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (quick == NULL)

@@ -1,7 +1,7 @@
 """The quick way of a call from its arguments to its slot in the black box, in one step that is compiled.
 
-It is for synchronous collectives that a group has made before, and of which there is nothing to note but that they were
-made again: the same bytes as :meth:`~simcoll.recorder.recorder.GroupLog.begin` writes, and half of the time that a call
+It is for collectives that a group has made before, and of which there is nothing to note but that they were made again:
+the same bytes as :meth:`~simcoll.recorder.recorder.GroupLog.begin` writes, and half of the time that a synchronous call
 costs where it is recorded. Every other call goes the whole way, which is Python's.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Protocol
 
-from simcoll.blackbox.format import ABSENT, AWAITED
+from simcoll.blackbox.format import ABSENT, ASYNCHRONOUS, AWAITED
 from simcoll.core.native import native
 from simcoll.core.rank_local import RankLocal
 from simcoll.core.record import UNKNOWN_SOURCE, Source, State
@@ -28,7 +28,7 @@ class Quick(Protocol):
     """The quick way of the calls of one group (``_calls.c``)."""
 
     def begin(self, usual: UsualForm, args: tuple[object, ...], /) -> Written | None:
-        """Write down a call of the method of this form as started, and awaited by the thread that makes it.
+        """Write down a call of the method of this form as started, and a synchronous one as awaited.
 
         None, and nothing is written, where the call has to go the whole way.
         """
@@ -39,13 +39,15 @@ def quick_way(
     log: GroupLog,
     known: dict[tuple[object, ...], tuple[Prepared, int]],
     quiet: tuple[Sized, ...],
+    idle: tuple[Sized, ...],
     active: RankLocal[object] | None,
     session: object,
 ) -> Quick | None:
     """The quick way of a group's calls; None where it was not compiled.
 
-    ``known`` has the calls for which it is, and their signatures, by key. All of ``quiet`` must be empty, and
-    ``active`` have ``session``, or else each call goes the whole way.
+    ``known`` has the calls for which it is, and their signatures, by key. All of ``quiet`` must be empty, for a
+    synchronous call all of ``idle``, too, and ``active`` (None: no matter) must have ``session``, or else a call goes
+    the whole way.
     """
     compiled, reader = native("simcoll.recorder._calls"), compiled_reader()
     if compiled is None or reader is None:
@@ -65,7 +67,9 @@ def quick_way(
         log.index,
         State.STARTED,
         AWAITED,
+        ASYNCHRONOUS,
         quiet,
+        idle,
         active,
         session,
     )

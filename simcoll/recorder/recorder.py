@@ -12,6 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
+import torch
+
 from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
 from simcoll.blackbox.box import Box, NoBox
@@ -25,7 +27,7 @@ from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dump import heading, stacks_name
 from simcoll.recorder.own_memory import Separate, layout_fault
 from simcoll.recorder.quick import Quick, quick_way
-from simcoll.recorder.source import traceback_source
+from simcoll.recorder.source import Site, traceback_source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import flow_word, joined_word, message_digest, statement_digest
 from simcoll.spec.collectives import spec_of
@@ -229,8 +231,9 @@ class Use:
     counts: int | None = None
 
 
-Written: TypeAlias = tuple[Prepared, int, Source, int]
-"""A call that was written down: what stays the same of it, its sequence number, its line and its ticket."""
+Written: TypeAlias = tuple[Prepared, int, Source, int, dict[str, list[torch.Tensor]] | None, Site]
+"""A call that went the quick way: what stays the same of it, its sequence number, its line and its ticket; the tensors
+of an asynchronous one by role, None for any other; and the place that made it."""
 
 
 @dataclass(slots=True)
@@ -433,14 +436,16 @@ class GroupLog:
             entry.note("unsound", (fault.code, entry.call.op), **fault.to_json())
         return entry
 
-    def quick(self, quiet: tuple[Sized, ...], active: RankLocal[Any] | None, session: object) -> Quick | None:
+    def quick(
+        self, quiet: tuple[Sized, ...], idle: tuple[Sized, ...], active: RankLocal[Any] | None, session: object
+    ) -> Quick | None:
         """The quick way of the group's plain calls (:func:`~simcoll.recorder.quick.quick_way`), if there is one."""
-        return None if self.values is not None else quick_way(self, self._plain, quiet, active, session)
+        return None if self.values is not None else quick_way(self, self._plain, quiet, idle, active, session)
 
     def entry(self, written: Written) -> Entry:
         """The entry of a call that went the quick way."""
-        prepared, sequence, source, ticket = written
-        return Entry(self, prepared, sequence, source, asynchronous=False, ticket=ticket)
+        prepared, sequence, source, ticket, tensors, _ = written
+        return Entry(self, prepared, sequence, source, tensors is not None, ticket)
 
     def begin_captured(self, arguments: Arguments, source: Source) -> Entry:
         """Write down that a CUDA graph captures a call, which takes no place in the group: it does not run."""

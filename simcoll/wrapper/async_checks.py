@@ -31,7 +31,7 @@ from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.recorder.source import Site, current_site
 from simcoll.spec.table import Kind
-from simcoll.wrapper.call_memory import CallMemory, Region, SentPart, Watched, memory_of
+from simcoll.wrapper.call_memory import ByRole, CallMemory, Region, SentPart, Watched, memory_of
 from simcoll.wrapper.later_names import named_later
 
 T = TypeVar("T")
@@ -212,14 +212,14 @@ class Flights(ProcessOwned):
         self._orphans.clear()
         self._lock = threading.RLock()
 
-    def open(self, entry: Entry, arguments: Arguments, site: Site, *, parts: bool = False) -> Flight | None:
+    def open(self, entry: Entry, tensors: ByRole, site: Site, *, parts: bool = False) -> Flight | None:
         """Note that a call was made whose Work goes to the program; None where there is no memory to watch.
 
         ``parts`` has writes seen in parts of storages too, which costs two looks at the sent data.
         """
         if self._orphans:
             self.look_after()
-        memory = _memory(entry, arguments, parts=parts)
+        memory = _memory(entry, tensors, parts=parts)
         if not memory.regions:
             return None
         flight = Flight(self, entry, site, memory)
@@ -251,13 +251,13 @@ class Flights(ProcessOwned):
             for flight in [*unwaited.values()]:
                 flight.others_waited_for()
 
-    def pass_by(self, entry: Entry, arguments: Arguments) -> None:
+    def pass_by(self, entry: Entry, tensors: ByRole) -> None:
         """Note a call that cannot be left open; costs nothing while none is open."""
         if self._unwaited and not entry.asynchronous:
             self.before_a_wait()
         if self._orphans:
             self.look_after()
-        if self._by_storage and (regions := _memory(entry, arguments).regions):
+        if self._by_storage and (regions := _memory(entry, tensors).regions):
             self._meet(entry, regions, None)
 
     def remove(self, flight: Flight) -> None:
@@ -361,12 +361,12 @@ def _nothing() -> None:
     return None
 
 
-def _memory(entry: Entry, arguments: Arguments, *, parts: bool = False) -> CallMemory:
+def _memory(entry: Entry, tensors: ByRole, *, parts: bool = False) -> CallMemory:
     """Returns the memory of a call; none where a tensor's kind does not state it: a call must not fail for that."""
     use = entry.prepared.use
     try:
         sends = use.sends and not use.copies
-        return memory_of(arguments.tensors, writes=use.writes, sends=sends, counts=use.counts, parts=parts)
+        return memory_of(tensors, writes=use.writes, sends=sends, counts=use.counts, parts=parts)
     except (RuntimeError, TypeError, AttributeError):
         return CallMemory([], [], [], [])
 

@@ -10,7 +10,7 @@ import ctypes
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -128,6 +128,10 @@ def _contents(address: int, size: int) -> tuple[int, bytes]:
     return int(np.frombuffer(data[:whole], np.uint64).sum(dtype=np.uint64)), bytes(data[whole:])
 
 
+ByRole: TypeAlias = Mapping[str, Sequence[torch.Tensor]]
+"""The tensors of a call by their role: ``inputs``, ``outputs``, ``inout``."""
+
+
 class CallMemory(NamedTuple):
     """The memory that a call uses: regions, tensors in which its result arrives, memory watched for writes."""
 
@@ -138,7 +142,7 @@ class CallMemory(NamedTuple):
 
 
 def memory_of(
-    tensors: Mapping[str, Sequence[torch.Tensor]],
+    tensors: ByRole,
     *,
     writes: bool,
     sends: bool,
@@ -157,7 +161,7 @@ def memory_of(
     outputs: set[int] = set()
     for role, of_role in tensors.items():
         written = writes and role != "inputs"
-        often = Counter(id(tensor) for tensor in of_role) if written and counts else None
+        often = Counter(map(id, of_role)) if written and counts and len(of_role) > 1 else None
         for tensor in of_role:
             if not has_memory(tensor):
                 continue

@@ -36,6 +36,7 @@ from simcoll.recorder.source import Site, current_site, current_source
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import Flight, flights, watches
+from simcoll.wrapper.call_memory import ByRole
 from simcoll.wrapper.ddp import open_claims, take_claim
 from simcoll.wrapper.work import CheckedWork, RecordedWork, raise_mismatch_behind, wait_looking_up
 
@@ -79,17 +80,32 @@ class Pipeline:
         raise NotImplementedError
 
     def quick(self, active: RankLocal[Any] | None, session: object) -> Quick | None:
-        """The quick way of synchronous calls of which there is nothing to note but that they were made, if the mode has
-        one; None otherwise. It holds while ``active`` (None: always) has ``session``.
+        """The quick way of calls of which there is nothing to note but that they were made, if the mode has one; None
+        otherwise. It holds while ``active`` (None: always) has ``session``.
         """
         if not self.hurries:
             return None
-        busy = *self._flights.busy, PENDING_ERRORS.due, open_claims, open_captures, unrecorded, acting
-        return self._log.quick(busy, active, session)
+        quiet = PENDING_ERRORS.due, open_claims, open_captures, unrecorded, acting
+        return self._log.quick(quiet, self._flights.busy, active, session)
 
     def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Carry out a call that went the quick way, as :meth:`run` does."""
         raise NotImplementedError
+
+    def _fly(
+        self, written: Written, method: Method, args: Sequence[object]
+    ) -> tuple[Entry, Flight | None, Work | None]:
+        """Launch an asynchronous call that went the quick way."""
+        entry, tensors, site = self._log.entry(written), written[4], written[5]
+        self._log.recorder.parts_received += entry.prepared.parts
+        flight = watch(entry, tensors or {}, site, asynchronous=True, coalescing=False, parts=self.watches_parts)
+        try:
+            inner = method(*args)
+        except Exception as error:
+            _note_refusal(entry, error, flight)
+            raise
+        _tell_when_it_runs(inner, flight)
+        return entry, flight, inner
 
     def _is_of_model(self, site: Site) -> bool:
         """True if torch's own modules make a call, or a backward pass does; asked only where values are checked."""
@@ -97,12 +113,15 @@ class Pipeline:
 
     def _follow(self, entry: Entry, arguments: Arguments, launch: Launch, site: Site, coalescing: bool) -> Work | None:
         """Launch a call at once; the program waits for the Work that it gets."""
-        flight = watch(entry, arguments, site, coalescing, parts=self.watches_parts)
+        flight = self._watch(entry, arguments, site, coalescing)
         inner = self._launch(entry, arguments, launch, flight)
-        if flight is not None and (before_it_runs := getattr(inner, "before_it_runs", None)) is not None:
-            # The Work of a backend that says when all ranks have come.
-            before_it_runs(flight.runs_later())
+        _tell_when_it_runs(inner, flight)
         return recorded(inner, entry, flight)
+
+    def _watch(self, entry: Entry, arguments: Arguments, site: Site, coalescing: bool) -> Flight | None:
+        asynchronous = watches(arguments)
+        parts = self.watches_parts
+        return watch(entry, arguments.tensors, site, asynchronous=asynchronous, coalescing=coalescing, parts=parts)
 
     def _wait(self, entry: Entry, inner: Work | None) -> Work | None:
         """Wait for a launched call in place of its caller; returns the backend's Work, which is done."""
@@ -215,7 +234,10 @@ class RecordedPipeline(Pipeline):
     hurries = True
 
     def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
-        """Launch a call and wait for it."""
+        """Launch a call, and wait for a synchronous one."""
+        if written[4] is not None:
+            entry, flight, inner = self._fly(written, method, args)
+            return recorded(inner, entry, flight)
         log = self._log
         log.recorder.parts_received += written[0].parts
         try:
@@ -229,7 +251,7 @@ class RecordedPipeline(Pipeline):
         except Exception as error:
             _note_failure(log.entry(written), error)
             raise
-        log.box.advance(written[-1])
+        log.box.advance(written[3])
         self._flights.waits += 1
         return inner
 
@@ -239,26 +261,35 @@ class RecordedPipeline(Pipeline):
         of_model = self._values is not None and self._is_of_model(site)
         if arguments.synchronous and not coalescing:
             entry = self._log.begin(arguments, site.source, claim, started=True, awaited=True, of_model=of_model)
-            self._flights.pass_by(entry, arguments)
+            self._flights.pass_by(entry, arguments.tensors)
             return self._wait(entry, self._launch(entry, arguments, launch))
         entry = self._log.begin(arguments, site.source, claim, started=True, of_model=of_model)
         return self._follow(entry, arguments, launch, site, coalescing)
 
 
-def watch(entry: Entry, arguments: Arguments, site: Site, coalescing: bool, *, parts: bool) -> Flight | None:
-    """Watch the memory of a call until the program has waited for it; None where that is not for the program to do.
+def watch(
+    entry: Entry, tensors: ByRole, site: Site, *, asynchronous: bool, coalescing: bool, parts: bool
+) -> Flight | None:
+    """Watch the memory of an ``asynchronous`` call until the program has waited for it; None where that is not for the
+    program to do.
 
     ``parts`` has writes seen in parts of storages too.
     """
     watched = flights.here
-    if not arguments.asynchronous and not watches(arguments):
-        watched.pass_by(entry, arguments)
+    if not asynchronous:
+        watched.pass_by(entry, tensors)
         return None
     if coalescing or site.by_torch:
         entry.handed_on()
-        watched.pass_by(entry, arguments)
+        watched.pass_by(entry, tensors)
         return None
-    return watched.open(entry, arguments, site, parts=parts)
+    return watched.open(entry, tensors, site, parts=parts)
+
+
+def _tell_when_it_runs(inner: Work | None, flight: Flight | None) -> None:
+    """Have the Work of a backend that knows when all ranks have come look at the inputs then."""
+    if flight is not None and (before_it_runs := getattr(inner, "before_it_runs", None)) is not None:
+        before_it_runs(flight.runs_later())
 
 
 def recorded(
@@ -317,7 +348,7 @@ class BackgroundPipeline(Pipeline):
         posted = None if self._post is None else self._post.post(entry, channel)
         if posted is not None and not self._admits(posted, arguments, coalescing):
             return None
-        flight = watch(entry, arguments, site, coalescing, parts=self.watches_parts)
+        flight = self._watch(entry, arguments, site, coalescing)
         taken = False
         try:
             inner = self._launch(entry, arguments, launch, flight)
@@ -384,9 +415,9 @@ class CheckedPipeline(BackgroundPipeline):
             return self._post_and_launch(entry, arguments, launch, site, coalescing)
         flight = None
         if waits:
-            self._flights.pass_by(entry, arguments)
+            self._flights.pass_by(entry, arguments.tensors)
         else:
-            flight = watch(entry, arguments, site, coalescing, parts=self.watches_parts)
+            flight = self._watch(entry, arguments, site, coalescing)
         blocks = arguments.spec.names_absent
         if blocks:
             self._checker.add((entry, get_ident()))
@@ -402,8 +433,14 @@ class CheckedPipeline(BackgroundPipeline):
         return self._wait_looking_up(entry, inner, backend)
 
     def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
-        """Launch a call, hand it to the background, and wait for it."""
+        """Launch a call, hand it to the background, and wait for a synchronous one."""
         log = self._log
+        if written[4] is not None:
+            entry, flight, inner = self._fly(written, method, args)
+            self._checker.add((entry, get_ident()))
+            if inner is None:
+                return recorded(None, entry, flight)
+            return CheckedWork(inner, entry, flight, log.backend("cpu"))
         log.recorder.parts_received += written[0].parts
         entry = log.entry(written)
         try:

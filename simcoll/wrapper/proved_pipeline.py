@@ -31,7 +31,7 @@ from simcoll.recorder.source import Site, current_site
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import flights
 from simcoll.wrapper.ddp import take_claim
-from simcoll.wrapper.pipeline import BackgroundPipeline, Launch, recorded, watch
+from simcoll.wrapper.pipeline import BackgroundPipeline, Launch, recorded
 from simcoll.wrapper.queued_work import QueuedWork, WorkerThreads, as_called, profiled
 
 _FUTURE_THREADS = 2
@@ -82,7 +82,7 @@ class ProvedPipeline(BackgroundPipeline):
         turn = turn_on(arguments.on)
         entry = self._queue.join(partial(begin, awaited=True), bool if turn is None else turn.take)
         try:
-            flights.here.pass_by(entry, arguments)
+            flights.here.pass_by(entry, arguments.tensors)
             self._queue.await_turn(entry)
             inner = self._prove_and_launch(entry, arguments, partial(self._launch, entry, arguments, launch), turn)
         finally:
@@ -101,7 +101,7 @@ class ProvedPipeline(BackgroundPipeline):
         end_profile = profiled(arguments, backend)
 
         def enqueue(entry: Entry) -> None:
-            flight = watch(entry, arguments, site, False, parts=self.watches_parts)
+            flight = self._watch(entry, arguments, site, False)
             works.append(work := QueuedWork(entry, self._futures, flight, arguments.on))
             launched = launch if flight is None else flight.launching(launch)
             # On the stream of the launch too: the mark of its beginning.
@@ -179,7 +179,7 @@ class ProvedPipeline(BackgroundPipeline):
         except CollectiveMismatchError:
             entry.finished(State.FAILED)
             raise
-        flight = watch(entry, arguments, site, coalescing, parts=self.watches_parts)
+        flight = self._watch(entry, arguments, site, coalescing)
         entry.started()
         try:
             inner = self._launch(entry, arguments, launch, flight)

@@ -43,8 +43,9 @@ class Calls:
         self.box = folder / "rank00000.simcoll"
         self.log = GroupLog(Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO})
         self.busy: list[object] = []
+        self.open: list[object] = []
         self.active: RankLocal[Any] = RankLocal(lambda: self)
-        quick = self.log.quick((self.busy, {}), self.active, self)
+        quick = self.log.quick((self.busy, {}), (self.open,), self.active, self)
         assert quick is not None
         self.quick: Quick = quick
 
@@ -76,6 +77,21 @@ def test_both_ways_leave_the_same_record(calls: Calls) -> None:
     assert second.started_ns == second.scheduled_ns <= second.finished_ns
     for name in ("group", "call", "state", "asynchronous"):
         assert getattr(first, name) == getattr(second, name), name
+    assert len(set(read_black_box(calls.box).slots["flags"])) == 1
+
+
+def test_an_asynchronous_call_is_written_with_its_tensors(calls: Calls) -> None:
+    calls.open.append("another call")
+    for way in (calls.whole, calls.short):
+        args = summed(2, asynchronous=True)
+        written = way(args)
+    assert written is not None
+    prepared, sequence, _, _, tensors, place = written
+    assert (prepared.call.op, sequence, place.by_torch) == ("all_reduce", 2, False)
+    assert tensors is not None
+    assert [tensor is args[0][0] for tensor in tensors["inout"]] == [True]
+    first, second = calls.records()
+    assert first.asynchronous == second.asynchronous == calls.log.entry(written).asynchronous is True
     assert len(set(read_black_box(calls.box).slots["flags"])) == 1
 
 
@@ -118,6 +134,11 @@ def while_another_writes(calls: Calls) -> Written | None:
         return calls.short(summed(1))
 
 
+def while_another_is_open(calls: Calls) -> Written | None:
+    calls.open.append("another call")
+    return calls.short(summed(1))
+
+
 def while_busy(calls: Calls) -> Written | None:
     calls.busy.append("a call is open")
     return calls.short(summed(1))
@@ -129,7 +150,7 @@ def in_another_session(calls: Calls) -> Written | None:
 
 
 REFUSED: dict[str, Callable[[Calls], Written | None]] = {
-    "asynchronous": lambda calls: calls.short(summed(1, asynchronous=True)),
+    "while another is open": while_another_is_open,
     "never made": lambda calls: calls.short(summed(2)),
     "no options": lambda calls: calls.short(([torch.zeros(1)],)),
     "sparse": lambda calls: calls.short(([torch.zeros(1).to_sparse()], dist.AllreduceOptions())),
@@ -144,6 +165,7 @@ REFUSED: dict[str, Callable[[Calls], Written | None]] = {
 def test_every_other_call_is_left_alone(case: str, calls: Calls) -> None:
     calls.whole(summed(1))
     calls.whole(summed(1, asynchronous=True))
+    assert calls.log.place == (2, 0)
     assert REFUSED[case](calls) is None
     assert len(calls.records()) == 2
     assert calls.log.place == (2, 0)

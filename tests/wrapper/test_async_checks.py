@@ -49,7 +49,7 @@ class Program:
     def call(self, method: str, *args: Any, log: GroupLog | None = None, parts: bool = False, **kwargs: Any) -> Flight:
         found = arguments(method, args, kwargs)
         entry = (log or self.log).begin(found, Source("train.py", len(self.works) + 1, "step"))
-        flight = self.flights.open(entry, found, current_site(), parts=parts)
+        flight = self.flights.open(entry, found.tensors, current_site(), parts=parts)
         assert flight is not None
         self.works.append(Work())
         flight.follow(self.works[-1])
@@ -58,7 +58,7 @@ class Program:
     def sync(self, method: str, *args: Any) -> Entry:
         found = arguments(method, args, {})
         entry = self.log.begin(found, Source("train.py", 99, "step"))
-        self.flights.pass_by(entry, found)
+        self.flights.pass_by(entry, found.tensors)
         return entry
 
     def noted(self, kind: str) -> list[dict[str, Any]]:
@@ -334,7 +334,7 @@ def test_what_does_not_overlap_is_silent(program: Program, pair: Any) -> None:
     x = torch.ones(10)
     for method, *args in pair(x):
         found = arguments(method, args, {})
-        program.flights.open(program.log.begin(found, Source("train.py", 1, "step")), found, current_site())
+        program.flights.open(program.log.begin(found, Source("train.py", 1, "step")), found.tensors, current_site())
     assert program.noted("overlap") == []
 
 
@@ -482,7 +482,7 @@ def test_a_tensor_that_cannot_say_where_it_lies_is_not_watched(
     monkeypatch.setattr("simcoll.wrapper.call_memory.has_memory", refuse)
     found = arguments("allreduce", ([torch.ones(4)],), {})
     entry = program.log.begin(found, Source("train.py", 1, "step"))
-    assert program.flights.open(entry, found, current_site()) is None
+    assert program.flights.open(entry, found.tensors, current_site()) is None
 
 
 def test_a_call_that_the_backend_refused_uses_no_memory(program: Program) -> None:
