@@ -476,7 +476,7 @@ static PyType_Spec reader_spec = {"simcoll.recorder._calls.Reader", sizeof(Reade
 typedef struct {
     PyObject_HEAD
     PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *group, *state, *awaited, *asynchronous,
-        *quiet, *idle, *active, *session;
+        *join, *quiet, *idle, *active, *session;
 } Quick;
 
 static PyObject *name_process, *name_sequence, *name_locked, *no_message;
@@ -548,6 +548,12 @@ static PyObject *write_call(const Quick *quick, PyObject *call, PyObject *tensor
                                               tensors == Py_None ? quick->awaited : quick->asynchronous, NULL);
     if (ticket != NULL)
         written = PyTuple_Pack(6, PyTuple_GetItem(call, 0), sequence, PyTuple_GetItem(line, 0), ticket, tensors, place);
+    if (written != NULL && quick->join != Py_None) {
+        PyObject *joined = PyObject_CallFunctionObjArgs(quick->join, written, NULL);
+        if (joined == NULL)
+            Py_CLEAR(written);
+        Py_XDECREF(joined);
+    }
     Py_XDECREF(last);
     Py_XDECREF(sequence);
     Py_XDECREF(ticket);
@@ -583,7 +589,8 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
                    PyTuple_GetItem(method, 3) == Py_True};
     Options said = {0, NULL, NULL};
     if (is_free(quick) == 1 && read_options((Reader *)quick->reader, &usual, given[1], &said) == 0 &&
-        (said.asynchronous ? (tensors = PyDict_New()) != NULL : are_empty(quick->idle) == 1) &&
+        (said.asynchronous ? quick->asynchronous != Py_None && (tensors = PyDict_New()) != NULL
+                           : are_empty(quick->idle) == 1) &&
         read_call((Reader *)quick->reader, &usual, given[1], &said, &key, tensors) == 0)
         written = write_known(quick, key, tensors == NULL ? Py_None : tensors);
     Py_XDECREF(key);
@@ -599,10 +606,10 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
 /* Quick(...): quick.py says what each argument is. */
 static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
     Quick given = {0};
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOO!O!OO:Quick", reader_type, &given.reader, chains_type, &given.chains,
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOO!O!OO:Quick", reader_type, &given.reader, chains_type, &given.chains,
                           &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known, &given.log,
                           &given.lock, &given.write, &given.group, &given.state, &given.awaited, &given.asynchronous,
-                          &PyTuple_Type, &given.quiet, &PyTuple_Type, &given.idle, &given.active, &given.session))
+                          &given.join, &PyTuple_Type, &given.quiet, &PyTuple_Type, &given.idle, &given.active, &given.session))
         return NULL;
     Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (quick == NULL)

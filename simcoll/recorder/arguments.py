@@ -83,8 +83,7 @@ class Arguments:
     @property
     def timeout(self) -> timedelta | None:
         """The call's own time limit, or None."""
-        timeout = getattr(self.options, "timeout", None)
-        return timeout if isinstance(timeout, timedelta) and timeout > _NO_TIME else self.stated_timeout
+        return timeout_of(self.options) or self.stated_timeout
 
     @property
     def device(self) -> str:
@@ -139,6 +138,12 @@ class Arguments:
     def _form(self) -> str | None:
         sparse = any(tensor.layout is not torch.strided for tensors in self.tensors.values() for tensor in tensors)
         return SPARSE if sparse else None
+
+
+def timeout_of(options: object) -> timedelta | None:
+    """The time limit that an options object of c10d states, or None."""
+    timeout = getattr(options, "timeout", None)
+    return timeout if isinstance(timeout, timedelta) and timeout > _NO_TIME else None
 
 
 Usual = tuple[dict[str, list[torch.Tensor]], str | None, dict[str, int], bool, tuple[object, ...]]

@@ -8,7 +8,8 @@ costs where it is recorded. Every other call goes the whole way, which is Python
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simcoll.blackbox.format import ABSENT, ASYNCHRONOUS, AWAITED
 from simcoll.core.native import native
@@ -28,26 +29,35 @@ class Quick(Protocol):
     """The quick way of the calls of one group (``_calls.c``)."""
 
     def begin(self, usual: UsualForm, args: tuple[object, ...], /) -> Written | None:
-        """Write down a call of the method of this form as started, and a synchronous one as awaited.
+        """Write down a call of the method of this form, and that the thread that makes it waits for a synchronous one.
 
         None, and nothing is written, where the call has to go the whole way.
         """
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """When calls may go the quick way: while all of ``quiet`` is empty, for a synchronous call all of ``idle``, too,
+    and while ``active`` (None: no matter) has ``session``.
+    """
+
+    quiet: tuple[Sized, ...]
+    idle: tuple[Sized, ...] = ()
+    active: RankLocal[Any] | None = None
+    session: object = None
+
+
 def quick_way(
     log: GroupLog,
     known: dict[tuple[object, ...], tuple[Prepared, int]],
-    quiet: tuple[Sized, ...],
-    idle: tuple[Sized, ...],
-    active: RankLocal[object] | None,
-    session: object,
+    conditions: Conditions,
+    join: Callable[[Written], object] | None = None,
 ) -> Quick | None:
     """The quick way of a group's calls; None where it was not compiled.
 
-    ``known`` has the calls for which it is, and their signatures, by key. All of ``quiet`` must be empty, for a
-    synchronous call all of ``idle``, too, and ``active`` (None: no matter) must have ``session``, or else a call goes
-    the whole way.
+    ``known`` has the calls for which it is, and their signatures, by key. Calls are launched at once unless they
+    ``join`` a queue, which only synchronous ones do; each does so before another can be written down.
     """
     compiled, reader = native("simcoll.recorder._calls"), compiled_reader()
     if compiled is None or reader is None:
@@ -65,13 +75,14 @@ def quick_way(
         log.lock,
         box.write,
         log.index,
-        State.STARTED,
+        State.STARTED if join is None else State.SCHEDULED,
         AWAITED,
-        ASYNCHRONOUS,
-        quiet,
-        idle,
-        active,
-        session,
+        ASYNCHRONOUS if join is None else None,
+        join,
+        conditions.quiet,
+        conditions.idle,
+        conditions.active,
+        conditions.session,
     )
     return quick
 

@@ -6,11 +6,11 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 
@@ -20,13 +20,12 @@ from simcoll.blackbox.box import Box, NoBox
 from simcoll.blackbox.format import ASYNCHRONOUS, AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
 from simcoll.blackbox.stacks import answer_into, offer_recorded_stacks, stack_path
 from simcoll.core.device_errors import device_error
-from simcoll.core.rank_local import RankLocal
 from simcoll.core.record import Group, Record, Source, State, source_document
 from simcoll.errors import MissingRankError
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dump import heading, stacks_name
 from simcoll.recorder.own_memory import Separate, layout_fault
-from simcoll.recorder.quick import Quick, quick_way
+from simcoll.recorder.quick import Conditions, Quick, quick_way
 from simcoll.recorder.source import Site, traceback_source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import flow_word, joined_word, message_digest, statement_digest
@@ -436,11 +435,9 @@ class GroupLog:
             entry.note("unsound", (fault.code, entry.call.op), **fault.to_json())
         return entry
 
-    def quick(
-        self, quiet: tuple[Sized, ...], idle: tuple[Sized, ...], active: RankLocal[Any] | None, session: object
-    ) -> Quick | None:
+    def quick(self, conditions: Conditions, join: Callable[[Written], object] | None = None) -> Quick | None:
         """The quick way of the group's plain calls (:func:`~simcoll.recorder.quick.quick_way`), if there is one."""
-        return None if self.values is not None else quick_way(self, self._plain, quiet, idle, active, session)
+        return None if self.values is not None else quick_way(self, self._plain, conditions, join)
 
     def entry(self, written: Written) -> Entry:
         """The entry of a call that went the quick way."""

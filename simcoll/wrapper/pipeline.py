@@ -29,7 +29,7 @@ from simcoll.proof.checker import Checker, Made, MessageChecker
 from simcoll.proof.p2p_channel import Posted
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.pending_errors import PENDING_ERRORS
-from simcoll.recorder.quick import Quick
+from simcoll.recorder.quick import Conditions, Quick
 from simcoll.recorder.recorder import Entry, GroupLog, Written
 from simcoll.recorder.session import unrecorded
 from simcoll.recorder.source import Site, current_site, current_source
@@ -49,9 +49,6 @@ Launch = Callable[[], Work | None]
 
 class Pipeline:
     """The calls of one group on this rank; a subclass is a mode."""
-
-    hurries = False
-    """True if some calls go the quick way, and :meth:`at_once` carries them out."""
 
     watches_parts = False
     """True if a write to a part of a storage that a call in flight sends is detected, by two looks at the part."""
@@ -83,14 +80,27 @@ class Pipeline:
         """The quick way of calls of which there is nothing to note but that they were made, if the mode has one; None
         otherwise. It holds while ``active`` (None: always) has ``session``.
         """
-        if not self.hurries:
+        if self._closed:
             return None
         quiet = PENDING_ERRORS.due, open_claims, open_captures, unrecorded, acting
-        return self._log.quick(quiet, self._flights.busy, active, session)
+        return self._quick(Conditions(quiet, self._flights.busy, active, session))
+
+    def _quick(self, conditions: Conditions) -> Quick | None:
+        return None
 
     def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Carry out a call that went the quick way, as :meth:`run` does."""
         raise NotImplementedError
+
+    def _launch_plain(
+        self, entry: Entry, method: Method, args: Sequence[object], flight: Flight | None = None
+    ) -> Work | None:
+        """Give a call that went the quick way to the backend."""
+        try:
+            return method(*args)
+        except Exception as error:
+            _note_refusal(entry, error, flight)
+            raise
 
     def _fly(
         self, written: Written, method: Method, args: Sequence[object]
@@ -99,11 +109,7 @@ class Pipeline:
         entry, tensors, site = self._log.entry(written), written[4], written[5]
         self._log.recorder.parts_received += entry.prepared.parts
         flight = watch(entry, tensors or {}, site, asynchronous=True, coalescing=False, parts=self.watches_parts)
-        try:
-            inner = method(*args)
-        except Exception as error:
-            _note_refusal(entry, error, flight)
-            raise
+        inner = self._launch_plain(entry, method, args, flight)
         _tell_when_it_runs(inner, flight)
         return entry, flight, inner
 
@@ -231,7 +237,8 @@ class Pipeline:
 class RecordedPipeline(Pipeline):
     """Mode ``record``: every call is written down and launched at once."""
 
-    hurries = True
+    def _quick(self, conditions: Conditions) -> Quick | None:
+        return self._log.quick(conditions)
 
     def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, and wait for a synchronous one."""
@@ -395,8 +402,6 @@ class BackgroundPipeline(Pipeline):
 class CheckedPipeline(BackgroundPipeline):
     """Mode ``check``; ``checker`` compares the collectives of the group."""
 
-    hurries = True
-
     def __init__(
         self, log: GroupLog, times: DeviceTimes | None, checker: Checker[Made], post: MessageChecker | None
     ) -> None:
@@ -432,6 +437,9 @@ class CheckedPipeline(BackgroundPipeline):
             return CheckedWork(inner, entry, flight, backend)
         return self._wait_looking_up(entry, inner, backend)
 
+    def _quick(self, conditions: Conditions) -> Quick | None:
+        return self._log.quick(conditions)
+
     def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, hand it to the background, and wait for a synchronous one."""
         log = self._log
@@ -443,11 +451,7 @@ class CheckedPipeline(BackgroundPipeline):
             return CheckedWork(inner, entry, flight, log.backend("cpu"))
         log.recorder.parts_received += written[0].parts
         entry = log.entry(written)
-        try:
-            inner = method(*args)
-        except Exception as error:
-            _note_refusal(entry, error)
-            raise
+        inner = self._launch_plain(entry, method, args)
         self._checker.add((entry, get_ident()))
         if inner is None:
             return recorded(None, entry)

@@ -229,6 +229,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._end(_ABORT_SECONDS)
 
     def _end(self, seconds: float = _DRAIN_SECONDS) -> None:
+        self._quick = None
         if self._pipeline is not None:
             self._pipeline.close(seconds)
         if self._captured:
@@ -239,7 +240,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def reconfigure(self, opts: Any) -> Work:
         """Give the backend other peers (torch 2.15): the new peers are unknown, so recording ends here."""
         if not self._reconfigured:
-            self._reconfigured, self._quick = True, None
+            self._reconfigured = True
             self._end()
             sys.stderr.write(f"simcoll: process group {self.group_name} gets other ranks: it is recorded up to here\n")
         return self._inner.reconfigure(opts)  # type: ignore[attr-defined,no-any-return]
@@ -352,7 +353,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def _quick_way(self) -> Quick | None:
         """The quick way of calls into the pipeline that the group has, if there is one."""
-        if self._pipeline is None or self._reconfigured or acting:
+        if self._pipeline is None or acting:
             return None
         return self._pipeline.quick(active if self._session is None else None, self._pipeline_session)
 

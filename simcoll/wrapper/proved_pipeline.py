@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 
 from torch.distributed import Work
@@ -24,14 +25,15 @@ from simcoll.proof.p2p_channel import Posted
 from simcoll.proof.p2p_detail import Messages
 from simcoll.proof.prover import Prover
 from simcoll.proof.queue import ProofQueue
-from simcoll.recorder.arguments import Arguments
+from simcoll.recorder.arguments import Arguments, timeout_of
 from simcoll.recorder.pending_errors import PENDING_ERRORS
-from simcoll.recorder.recorder import Entry, GroupLog
+from simcoll.recorder.quick import Conditions, Quick
+from simcoll.recorder.recorder import Entry, GroupLog, Written
 from simcoll.recorder.source import Site, current_site
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import flights
 from simcoll.wrapper.ddp import take_claim
-from simcoll.wrapper.pipeline import BackgroundPipeline, Launch, recorded
+from simcoll.wrapper.pipeline import BackgroundPipeline, Launch, Method, recorded
 from simcoll.wrapper.queued_work import QueuedWork, WorkerThreads, as_called, profiled
 
 _FUTURE_THREADS = 2
@@ -84,13 +86,30 @@ class ProvedPipeline(BackgroundPipeline):
         try:
             flights.here.pass_by(entry, arguments.tensors)
             self._queue.await_turn(entry)
-            inner = self._prove_and_launch(entry, arguments, partial(self._launch, entry, arguments, launch), turn)
+            start = partial(self._launch, entry, arguments, launch)
+            inner = self._prove_and_launch(entry, arguments.timeout, start, turn, arguments.first_absent_only)
         finally:
             if turn is not None:
                 turn.end()
             self._queue.leave(entry)
         if coalescing or not arguments.synchronous:
             return recorded(inner, entry)
+        PENDING_ERRORS.raise_due()
+        return self._wait(entry, inner)
+
+    def _quick(self, conditions: Conditions) -> Quick | None:
+        return self._log.quick(conditions, self._queue.waiting.append)
+
+    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
+        """Prove a call, launch it and wait for it."""
+        try:
+            entry = self._log.entry(written)
+            self._log.recorder.parts_received += entry.prepared.parts
+            self._queue.await_turn(written)
+            launch = partial(self._launch_plain, entry, method, args)
+            inner = self._prove_and_launch(entry, timeout_of(args[-1]), launch)
+        finally:
+            self._queue.leave(written)
         PENDING_ERRORS.raise_due()
         return self._wait(entry, inner)
 
@@ -131,7 +150,7 @@ class ProvedPipeline(BackgroundPipeline):
                 if self._given_up:
                     entry.finished(State.REJECTED)
                     raise RuntimeError("the process group was aborted before this call was launched")
-                inner = self._prove_and_launch(entry, arguments, start, turn)
+                inner = self._prove_and_launch(entry, arguments.timeout, start, turn, arguments.first_absent_only)
             except Exception as error:
                 failure = error
             # End the profile before waiters resume: they may end the profiler right after.
@@ -146,9 +165,16 @@ class ProvedPipeline(BackgroundPipeline):
                 turn.end()
             self._queue.leave(entry)
 
-    def _prove_and_launch(self, entry: Entry, arguments: Arguments, start: Launch, turn: Turn | None) -> Work | None:
+    def _prove_and_launch(
+        self,
+        entry: Entry,
+        timeout: timedelta | None,
+        start: Launch,
+        turn: Turn | None = None,
+        first_absent_only: bool = False,
+    ) -> Work | None:
         try:
-            self._prover.prove(entry, arguments.timeout, first_absent_only=arguments.first_absent_only)
+            self._prover.prove(entry, timeout, first_absent_only=first_absent_only)
         except MissingRankError as missing:
             entry.lacked(missing)
             # A rank that has raised for a message that does not fit may have ended before this one was.

@@ -16,7 +16,7 @@ from simcoll.blackbox import read_black_box  # noqa: E402
 from simcoll.core.rank_local import RankLocal  # noqa: E402
 from simcoll.core.record import Group, Record  # noqa: E402
 from simcoll.recorder.arguments import USUAL_FORMS, arguments  # noqa: E402
-from simcoll.recorder.quick import Quick  # noqa: E402
+from simcoll.recorder.quick import Conditions, Quick  # noqa: E402
 from simcoll.recorder.recorder import GroupLog, Recorder, Written  # noqa: E402
 from simcoll.recorder.source import current_source, forget_chains  # noqa: E402
 from tests.support.native import parts  # noqa: E402
@@ -45,7 +45,7 @@ class Calls:
         self.busy: list[object] = []
         self.open: list[object] = []
         self.active: RankLocal[Any] = RankLocal(lambda: self)
-        quick = self.log.quick((self.busy, {}), (self.open,), self.active, self)
+        quick = self.log.quick(Conditions((self.busy, {}), (self.open,), self.active, self))
         assert quick is not None
         self.quick: Quick = quick
 

@@ -17,7 +17,7 @@ from tests.support.calls import ones
 
 WARM_UP = 5
 CALLS = 20
-MOST = {"record": (3, 27), "check": (13, 35), "detail": (51, 58)}
+MOST = {"record": (3, 27), "check": (12, 35), "detail": (31, 58)}
 """Python functions of simcoll, those that dataclasses generate included, that one call may run on a rank: with the
 compiled parts, and without."""
 
