@@ -35,6 +35,10 @@ class Outcome(Generic[T]):
     schedule: str = ""
     decisions: int = 0
 
+    def __str__(self) -> str:
+        """The verdict and the findings."""
+        return str(self.report)
+
     def records(self, rank: int) -> list[Record]:
         """The records of a rank's (global) calls, in order."""
         trace = next(trace for trace in self.traces if trace.rank == rank)

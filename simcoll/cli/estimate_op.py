@@ -11,7 +11,7 @@ from simcoll.cli.output import Output
 from simcoll.core.ranges import parse_ranks
 from simcoll.core.units import SizeError, counted, parse_range, show_rate, show_size
 from simcoll.errors import BAD_INPUT, OK
-from simcoll.estimator.estimate import estimate
+from simcoll.estimator.estimate import estimate, spec_named
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.request import TopologyRequest, topology_named
 
@@ -70,6 +70,7 @@ class OpRequest:
 def price_op(request: OpRequest, output: Output) -> int:
     """Price a collective, write the files that were asked for and show the figures; the exit code of the contract."""
     try:
+        spec_named(request.op)
         topologies = [request.topology.build(), *map(topology_named, request.compare)]
         names = [str(topology.graph.get("name", f"topology {place}")) for place, topology in enumerate(topologies, 1)]
         rows = [[request.price(topology, size) for topology in topologies] for size in request.sizes()]

@@ -16,6 +16,7 @@ from simcoll.cli.price import NamedScenario, PricingRequest, show_prices
 from simcoll.core.ranges import ranks_text
 from simcoll.core.units import counted
 from simcoll.errors import BAD_INPUT, SimcollError
+from simcoll.launch.preconditions import PreconditionError
 from simcoll.pricing.collective_prices import check_room
 from simcoll.pricing.job import recorded_job
 from simcoll.verifier.exit_code import exit_code
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
 def price_script(dry_run: PreflightRequest, pricing: PricingRequest, output: Output, *, are_steps_given: bool) -> int:
     """Run, judge and price a script; the exit code of the contract."""
     try:
+        dry_run.check_program()
         named = pricing.scenarios()
         size, _ = dry_run.sizes()
         for one in named:
             # Before minutes are spent on a dry run that could not be priced.
             check_room(size, one.topology)
+    except PreconditionError as error:
+        return output.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
         return output.refuse(BAD_INPUT, str(error))
 

@@ -17,7 +17,7 @@ from simcoll.verifier.findings.rules import RULES
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``rules`` to its parser."""
     add_output_arguments(parser)
-    parser.add_argument("code", metavar="CODE", nargs="?", help="a finding's code, such as SC104")
+    parser.add_argument("code", metavar="CODE", nargs="?", help="a finding's code, such as SC104, or its name")
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -30,9 +30,10 @@ def show_rules(code: str | None, output: Output) -> int:
     if code is None:
         output.render(render_rules_table(), lambda: [_page(rule) for rule in RULES.values()])
         return OK
-    rule = RULES.get(code.upper())
+    rule = RULES.get(code.upper()) or next((rule for rule in RULES.values() if rule.name == code.lower()), None)
     if rule is None:
-        return output.refuse(BAD_INPUT, f"unknown code {code!r}: expected one of {', '.join(RULES)}")
+        expected = f"expected one of {', '.join(RULES)}, or the name of one"
+        return output.refuse(BAD_INPUT, f"unknown code {code!r}: {expected}")
     output.render(render_rule(rule, scenario_text(rule.code)), lambda: _page(rule))
     return OK
 

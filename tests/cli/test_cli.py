@@ -117,6 +117,8 @@ def test_the_versions_of_all_as_a_document(arguments, capsys):
         (("verify", "--ranks", "", "x"), "ranks '': expected ranks and ranges"),
         (("verify", "--sarif"), "--sarif: expected one argument"),
         (("rules", "SC999"), "unknown code 'SC999': expected one of SC101"),
+        (("estimate", "allreduce"), "unknown op 'allreduce', expected all_reduce"),
+        (("estimate", "no-such.py"), "no-such.py: cannot be read"),
         (("verify", "no-such-folder"), "no-such-folder: no such file or folder"),
         (("verify", "x" * 5000), "cannot be read: File name too long"),
         (("verify", f"{__file__}/x"), "cannot be read: Not a directory"),
@@ -351,7 +353,10 @@ def test_rules(capsys):
     listed = capsys.readouterr().out
     assert all(code in listed for code in ("SC101", "SC601", "SC801"))
     assert main(["rules", "sc104"]) == 0
-    assert "reduce-op-mismatch" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "reduce-op-mismatch" in page
+    assert main(["rules", "Reduce-Op-Mismatch"]) == 0
+    assert capsys.readouterr().out == page
     assert main(["rules", "SC104", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "reduce-op-mismatch"
     assert main(["rules", "--json"]) == 0

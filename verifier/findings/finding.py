@@ -396,8 +396,15 @@ class Report:
             evidence = "; ".join(f"{each.source}: {each.text}" for each in one.evidence)
             rows.append(("cause", one.strength.value, f"{one.cause.value}: {evidence}", ranks_text(one.ranks)))
             rows.append(("restart", "", " ".join((one.restart.value, *one.hosts)), ""))
-        title = f"{self.verdict.value}: {self.agreed:,} collectives on {counted(self.world_size, 'rank')} agree"
-        return html_table(title, rows, ("finding", "severity", "message", "culprits") if rows else ())
+        return html_table(self._title(), rows, ("finding", "severity", "message", "culprits") if rows else ())
+
+    def __str__(self) -> str:
+        """The verdict, and a line for each finding."""
+        found = (f"{finding.code} {finding.severity.value}: {finding.message}" for finding in self.findings)
+        return "\n".join((self._title(), *found))
+
+    def _title(self) -> str:
+        return f"{self.verdict.value}: {counted(self.agreed, 'collective')} on {counted(self.world_size, 'rank')} agree"
 
 
 @dataclass(frozen=True, slots=True)

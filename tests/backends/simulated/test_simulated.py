@@ -30,6 +30,9 @@ def test_a_mismatch_is_raised_on_every_rank_and_reported_once() -> None:
         assert isinstance(error, CollectiveMismatchError)
         assert [finding.code for finding in error.findings] == ["SC104"]
     assert [record.state for record in outcome.records(0)] == [State.COMPLETED, State.REJECTED]
+    first, finding = str(outcome).splitlines()
+    assert first == "findings: 1 collective on 4 ranks agree"
+    assert finding.startswith("SC104 error: rank 2 ")
 
 
 def test_the_group_goes_on_after_a_mismatch_that_is_caught() -> None:
