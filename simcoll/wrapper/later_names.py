@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import sys
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from types import CodeType, FrameType, ModuleType
 
@@ -79,12 +79,13 @@ def _names(frame: FrameType, tensors: set[int]) -> bool:
 
 
 def _is_or_holds(value: object, tensors: set[int]) -> bool:
-    held: Collection[object] = ()
-    if type(value) is list or type(value) is tuple:
-        held = value
-    elif type(value) is dict:
-        held = list(value.values())
-    return id(value) in tensors or (len(held) <= _MOST_HELD and any(id(one) in tensors for one in held))
+    if id(value) in tensors:
+        return True
+    if (type(value) is not dict and type(value) is not list and type(value) is not tuple) or len(value) > _MOST_HELD:
+        return False
+    # A copy: what runs meanwhile (another thread, a profiler's hook) may add to it.
+    held = list(value.values()) if type(value) is dict else list(value)
+    return any(id(one) in tensors for one in held)
 
 
 def _attributes(value: object) -> dict[str, object]:
