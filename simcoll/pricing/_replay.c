@@ -22,6 +22,16 @@ typedef struct {
     double *arrived, *now;
 } Course;
 
+/* A collective (CALL in compiled_waves.py), in one place, as millions of them are gone through in no order of memory.
+   `head` is the last who came to wait for it. */
+typedef struct {
+    double last, begin, end, seconds;
+    int32_t left, head, stream;
+    uint8_t done;
+} Call;
+
+_Static_assert(sizeof(Call) == 48, "the layout of compiled_waves.py");
+
 /* What is sorted, by `time`, then by `order`. */
 typedef struct {
     double time;
@@ -40,12 +50,7 @@ typedef struct {
     int64_t *at;
     double *now;
     const Course *courses;
-    /* Of each collective; `head` is the last who came to wait for it. */
-    const int32_t *stream;
-    const double *seconds;
-    double *last, *begin, *end;
-    int32_t *left, *head;
-    uint8_t *done;
+    Call *calls;
     /* Of each stream; `seen` is the wave in which it was used last. */
     double *free;
     int64_t *seen;
@@ -80,7 +85,7 @@ static double serve(State *state, int64_t key, double begin, double busy) {
 }
 
 static double end_on_links(State *state, int64_t one, double begin, double end) {
-    int64_t link = state->link[one], stream = state->stream[one];
+    int64_t link = state->link[one], stream = state->calls[one].stream;
     double busy = state->busy[one];
     if (link < 0 || busy <= 0.0)
         return end;
@@ -92,17 +97,20 @@ static double end_on_links(State *state, int64_t one, double begin, double end) 
     return end;
 }
 
+/* When the last has come and the stream is free. */
+static double due(const State *state, const Call *call) {
+    double free = state->free[call->stream];
+    return free > call->last ? free : call->last;
+}
+
 static void settle(State *state, int64_t one) {
-    int32_t own = state->stream[one];
-    double begin = state->last[one];
-    if (state->free[own] > begin)
-        begin = state->free[own];
-    double end = begin + state->seconds[one];
+    Call *call = &state->calls[one];
+    call->begin = due(state, call);
+    call->end = call->begin + call->seconds;
     if (state->starts != NULL)
-        end = end_on_links(state, one, begin, end);
-    state->begin[one] = begin;
-    state->end[one] = state->free[own] = end;
-    state->done[one] = 1;
+        call->end = end_on_links(state, one, call->begin, call->end);
+    state->free[call->stream] = call->end;
+    call->done = 1;
 }
 
 /* As _settle_few: by number where a stream has several of them, or else by their begin where links are shared. */
@@ -110,15 +118,14 @@ static void settle_all(State *state, int64_t count) {
     int twice = 0;
     state->wave++;
     for (int64_t place = 0; place < count; place++) {
-        int64_t *seen = &state->seen[state->stream[state->ready[place]]];
+        int64_t *seen = &state->seen[state->calls[state->ready[place]].stream];
         twice |= *seen == state->wave;
         *seen = state->wave;
     }
     if (twice || (count > 1 && state->starts != NULL)) {
         for (int64_t place = 0; place < count; place++) {
             int64_t one = state->ready[place];
-            double last = state->last[one], free = state->free[state->stream[one]];
-            state->due[place] = twice ? (Due){0.0, one, one} : (Due){free > last ? free : last, place, one};
+            state->due[place] = twice ? (Due){0.0, one, one} : (Due){due(state, &state->calls[one]), place, one};
         }
         qsort(state->due, (size_t)count, sizeof *state->due, by_time);
         for (int64_t place = 0; place < count; place++)
@@ -154,22 +161,22 @@ static void release(State *state, int64_t one, double end) {
 }
 
 static void wait_in(State *state, int64_t one, int64_t since) {
-    int32_t *head = &state->head[state->instance[state->at[one]]];
+    Call *call = &state->calls[state->instance[state->at[one]]];
     state->since[one] = since;
-    state->next[one] = *head;
-    *head = (int32_t)one;
+    state->next[one] = call->head;
+    call->head = (int32_t)one;
 }
 
 /* Lets those go on who wait for these collectives, behind `further` others, in the order in which they came. */
 static void wake(State *state, int64_t further, int64_t count) {
     int64_t found = 0;
     for (int64_t place = 0; place < count; place++) {
-        int64_t mine = state->woken[place];
-        for (int64_t one = state->head[mine]; one != NOBODY; one = state->next[one]) {
-            release(state, one, state->end[mine]);
+        Call *call = &state->calls[state->woken[place]];
+        for (int64_t one = call->head; one != NOBODY; one = state->next[one]) {
+            release(state, one, call->end);
             state->due[found++] = (Due){0.0, state->since[one], one};
         }
-        state->head[mine] = NOBODY;
+        call->head = NOBODY;
     }
     if (found > 1)
         qsort(state->due, (size_t)found, sizeof *state->due, by_time);
@@ -186,13 +193,14 @@ static int64_t wave(State *state, int64_t serial) {
         if (place >= state->offsets[one + 1])
             continue;
         int32_t mine = state->instance[place];
+        Call *call = &state->calls[mine];
         uint8_t what = state->kind[place];
         double came = come(state, one, place);
         if (what != WAIT) {
-            if (came > state->last[mine])
-                state->last[mine] = came;
-            state->left[mine] -= (int32_t)state->size[one];
-            if (state->left[mine] == 0 && !state->done[mine])
+            if (came > call->last)
+                call->last = came;
+            call->left -= (int32_t)state->size[one];
+            if (call->left == 0 && !call->done)
                 state->ready[ready++] = mine;
         }
         if (what == LAUNCH) {
@@ -202,7 +210,7 @@ static int64_t wave(State *state, int64_t serial) {
             continue;
         }
         wait_in(state, one, ++serial);
-        if (state->done[mine])
+        if (call->done)
             state->woken[woken++] = mine;
     }
     if (ready)

@@ -15,7 +15,31 @@ from simcoll.pricing.link_queue import LinkQueue
 _QUEUE = 6
 """Arrays of `LinkQueue.arrays`."""
 
-Flags = npt.NDArray[np.bool_]
+CALL = np.dtype(
+    {
+        "names": ["last", "begin", "end", "seconds", "left", "head", "stream", "done"],
+        "formats": ["f8", "f8", "f8", "f8", "i4", "i4", "i4", "?"],
+        "itemsize": 48,
+    }
+)
+"""What a replay keeps of a collective, as `_replay.c` has it: when the last rank came, its begin, end and price, the
+number of ranks that have not come, who waits for it, its stream, and whether it has ended.
+"""
+
+
+_AT_ONCE = 1 << 14
+"""Collectives whose fields are filled while they are in the processor's cache."""
+
+
+def new_calls(seconds: Floats, came: Places, stream: Places) -> npt.NDArray[Any]:
+    """Collectives to which nobody has come yet, of these prices, numbers of ranks and streams."""
+    calls = np.empty(len(seconds), CALL)
+    for start in range(0, len(calls), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        some = calls[part]
+        some.view(np.uint8)[:] = 0
+        some["seconds"], some["left"], some["stream"], some["head"] = seconds[part], came[part], stream[part], -1
+    return calls
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,8 +47,7 @@ class State:
     """What waves read and change, in the order of the struct in `_replay.c`.
 
     Of each operation its kind, collective, compute before it and time of arrival; of each in lockstep the bounds of its
-    operations, how many they are, the next operation and the time; of each collective and each stream what
-    `simcoll.pricing.replay` keeps.
+    operations, how many they are, the next operation, the time and its course; of each stream when it is free.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -36,14 +59,7 @@ class State:
     at: Integers
     now: Floats
     courses: Integers
-    stream: Places
-    seconds: Floats
-    last: Floats
-    begin: Floats
-    end: Floats
-    left: Places
-    head: Places
-    done: Flags
+    calls: npt.NDArray[Any]
     free: Floats
     seen: Integers
 
@@ -94,7 +110,7 @@ class CompiledWaves:
         self._module.run(_address(self._table))
         at, offsets = self._state.at, self._state.offsets
         waiting = np.flatnonzero(at < offsets[1:])
-        self._state.head[self._state.instance[at[waiting]]] = -1
+        self._state.calls["head"][self._state.instance[at[waiting]]] = -1
         found: Integers = waiting[np.argsort(self._since[waiting])]
         return found
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from simcoll.core.native import native
 from simcoll.pricing.collective_prices import JobPrices
-from simcoll.pricing.compiled_waves import CompiledWaves, Course, State, course_table
+from simcoll.pricing.compiled_waves import CompiledWaves, Course, State, course_table, new_calls
 from simcoll.pricing.job import Integers, RecordedJob
 from simcoll.pricing.link_queue import LinkQueue
 from simcoll.pricing.lockstep import FEW, Lockstep, each_alone, in_lockstep
@@ -62,20 +62,21 @@ class _Replay:
     """The state of a replay. ``at`` is the next operation of all in lockstep, ``held`` are those that wait."""
 
     def __init__(self, job: RecordedJob, prices: JobPrices, lockstep: list[Lockstep]) -> None:
-        self._job, self._seconds, self._lockstep = job, prices.seconds, lockstep
+        self._job, self._lockstep = job, lockstep
         self._courses = [*map(_course, self._lockstep)]
         self._wide = any(self._courses)
         self._size = np.array([len(one.columns) for one in self._lockstep], np.int64)
-        self._stream = job.collectives.stream
         lengths = [len(one.kind) for one in self._lockstep]
         self._offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._kind = _joined([one.kind for one in self._lockstep], np.uint8)
         self._instance = _joined([one.instance for one in self._lockstep], np.int32)
         self._gap = _joined([one.programs[0].gap for one in self._lockstep], np.float64)
         count, many = len(job.collectives), len(self._lockstep)
-        self._left = job.collectives.came.copy()
-        self._done = np.zeros(count, np.bool_)
-        self._begin, self._end, self._last = np.zeros(count), np.zeros(count), np.zeros(count)
+        self._calls = new_calls(prices.seconds, job.collectives.came, job.collectives.stream)
+        self._seconds, self._left, self._stream = (self._calls[name] for name in ("seconds", "left", "stream"))
+        self._begin, self._end, self._last, self._done = (
+            self._calls[name] for name in ("begin", "end", "last", "done")
+        )
         self._now, self._at = np.zeros(many), self._offsets[:-1].copy()
         self._free = np.zeros(len(job.streams))
         each = (self._stream, self._seconds, self._last, self._free, self._begin, self._end, self._done)
@@ -104,14 +105,7 @@ class _Replay:
             self._at,
             self._now,
             course_table(self._courses),
-            self._stream,
-            self._seconds,
-            self._last,
-            self._begin,
-            self._end,
-            self._left,
-            np.full(len(self._left), -1, np.int32),
-            self._done,
+            self._calls,
             self._free,
             np.zeros(len(self._free), np.int64),
         )
@@ -313,7 +307,8 @@ class _Replay:
             arrived = self._arrived[begin:stop, None] if course is None else course.arrived
             ended = self._now[number, None] if course is None else course.now
             found.append((together, Times(arrived, ended, free)))
-        return replayed(self._begin, self._end, self._last, found, self._cut_short)
+        begin, end, last = map(np.ascontiguousarray, (self._begin, self._end, self._last))
+        return replayed(begin, end, last, found, self._cut_short)
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], kind: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -120,10 +120,11 @@ class _Waits:
 
     def __init__(self, together: Lockstep, times: Times, last: Floats, end: Floats, mark: Integers) -> None:
         self._arrived, self._size = times.arrived, len(together.kind)
-        # A slice where every operation waits: nothing is copied then.
-        every = not len(times.let_go) and bool((together.kind != LAUNCH).all())
-        waiting = slice(None) if every else np.flatnonzero(together.kind != LAUNCH)
-        self._places = np.setdiff1d(waiting, times.let_go, assume_unique=True) if len(times.let_go) else waiting
+        self._places: Integers | slice = slice(None)
+        # Where every operation waits, nothing is copied.
+        if len(times.let_go) or (together.kind == LAUNCH).any():
+            waiting = np.flatnonzero(together.kind != LAUNCH)
+            self._places = np.setdiff1d(waiting, times.let_go, assume_unique=True)
         self._mine = together.instance[self._places]
         self._last, self._end = last[self._mine], end[self._mine]
         mark[self._mine] = order = np.arange(len(self._mine))

@@ -64,7 +64,8 @@ class End:
             return np.full(len(self.rows), next(iter(tags.values()), 0), np.int64)
         table = np.zeros(len(self.trace.signatures), np.int64)
         table[[*tags]] = [*tags.values()]
-        return table[self.trace.slots["signature"][self.rows]]
+        stated: npt.NDArray[np.int64] = table[self.trace.slots["signature"][self.rows]]
+        return stated
 
     def devices(self) -> set[str]:
         """The device types of all buffers; empty texts where records do not state them."""
