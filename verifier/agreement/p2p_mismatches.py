@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import record_at
 from simcoll.spec.call import Buffer, Call, bytes_of
+from simcoll.verifier.agreement.distinct import distinct_rows
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.p2p_matching import ChannelRecords, Matching
 from simcoll.verifier.findings.describe import elements_text
@@ -124,7 +124,7 @@ def _ordered(matching: Matching) -> Iterator[tuple[ChannelRecords, Sequence[tupl
 def _distinct_messages(lane: ChannelRecords) -> Sequence[tuple[int, int]]:
     ends = (lane.sends.part(slice(lane.paired)), lane.receives.part(slice(lane.paired)))
     columns = [end.trace.slots[name][end.rows].astype(np.int64) for end in ends for name in ("signature", "source")]
-    first, often = _distinct(columns)
+    first, often, _ = distinct_rows(columns)
     return sorted(zip(first.tolist(), often.tolist(), strict=True))
 
 
@@ -144,21 +144,6 @@ def _judged(
             return
         found.append((message, times, wrong))
     yield from found
-
-
-def _distinct(columns: Sequence[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """The first place of each distinct row of these columns, and the number of such rows."""
-    keys, most = columns[0], int(columns[0].max())
-    for column in columns[1:]:
-        size = int(column.max()) + 1
-        most = most * size + size - 1
-        if most >= 1 << 62:
-            # Numbers for the rows so far, of which there are no more than rows.
-            keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-            most = len(keys) * size
-        keys = keys * size + column
-    _, first, often = np.unique(keys, return_index=True, return_counts=True)
-    return first, often
 
 
 def _fatal(matching: Matching, aborted: Collection[int]) -> Iterator[tuple[Message, Disagreement]]:

@@ -16,6 +16,7 @@ from simcoll.core.record import Event, Group, Source, State, number, source_of, 
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace, once_alike, slots_key
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
+from simcoll.verifier.agreement.distinct import distinct_rows
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.own_memory import DIFFERING, memory_text
 from simcoll.verifier.agreement.p2p_matching import Unmatched
@@ -130,19 +131,19 @@ def _left(trace: Trace, unobserved: Rows, observed: Rows) -> Rows:
 
 def _with_result(trace: Trace, rows: Rows) -> Rows:
     """Those of the rows whose calls bring a result; each distinct call of a group and a line is looked at once."""
-    kept = np.zeros(len(rows), np.bool_)
-    for row, _ in _distinct(trace.slots, rows, _SAME):
-        if _brings_result(trace, row):
-            kept |= np.logical_and.reduce([trace.slots[name][rows] == trace.slots[name][row] for name in _SAME])
-    return rows[kept]
+    if not len(rows):
+        return rows
+    first, _, kind = distinct_rows([trace.slots[name][rows] for name in _SAME])
+    brings = np.array([_brings_result(trace, int(row)) for row in rows[first]], np.bool_)
+    kept: Rows = rows[brings[kind]]
+    return kept
 
 
 def _distinct(slots: Slots, rows: Rows, columns: Sequence[str]) -> list[tuple[int, int]]:
     """The first row of each distinct combination of these columns, in order, and the number of its rows."""
     if not len(rows):
         return []
-    keys = np.stack([slots[name][rows] for name in columns])
-    _, first, often = np.unique(keys, axis=1, return_index=True, return_counts=True)
+    first, often, _ = distinct_rows([slots[name][rows] for name in columns])
     return sorted(zip(rows[first].tolist(), often.tolist(), strict=True))
 
 
