@@ -83,11 +83,12 @@ class Course:
         if capacity != self.capacity or len(ring) != len(self.fixed):
             return None
         words = _words(ring)
-        # Arrays of one shape: that numpy makes sure of it costs as much as to compare them.
-        if not ((words[:, : _TIMES.start] == self.fixed).all() and (ring["check"] == self.check).all()):
+        # Counted, as that calls no Python: most of what `all` takes for a ring of a thousand slots.
+        if np.count_nonzero(words[:, : _TIMES.start] != self.fixed) or np.count_nonzero(ring["check"] != self.check):
             return None
         ends = words[:, _ENDED]
-        if not (ends.all() if self.ended is None else ((ends != 0) == self.ended).all()):
+        alike = np.count_nonzero(ends) == len(ends) if self.ended is None else ((ends != 0) == self.ended).all()
+        if not alike:
             return None
         return RingRecords(_in_order(ring, self.newest, capacity), 0, self.newest, self)
 

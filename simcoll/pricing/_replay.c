@@ -38,7 +38,7 @@ typedef struct {
     int64_t order, number;
 } Due;
 
-/* `State` in compiled_waves.py, a number or an address each. */
+/* `WaveState` in compiled_waves.py, a number or an address each. */
 typedef struct {
     /* Of each operation. */
     const uint8_t *kind;

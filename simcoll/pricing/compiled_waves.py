@@ -43,7 +43,7 @@ def new_calls(seconds: Floats, came: Places, stream: Places) -> npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class WaveState:
     """What waves read and change, in the order of the struct in `_replay.c`.
 
     Of each operation its kind, collective, compute before it and time of arrival; of each in lockstep the bounds of its
@@ -65,7 +65,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Course:
+class CourseTimes:
     """Ranks in lockstep that compute differently: a column each, of gaps and arrivals, and the time of each."""
 
     gap: Floats
@@ -73,7 +73,7 @@ class Course:
     now: Floats
 
 
-def course_table(courses: Sequence[Course | None]) -> Integers:
+def course_table(courses: Sequence[CourseTimes | None]) -> Integers:
     """The width of each, and the addresses of its arrays; those in lockstep who all compute alike have a width of 1."""
     rows = [
         (1, 0, 0, 0) if one is None else (len(one.now), *map(_address, (one.gap, one.arrived, one.now)))
@@ -85,7 +85,7 @@ def course_table(courses: Sequence[Course | None]) -> Integers:
 class CompiledWaves:
     """Runs waves in C on the arrays of a replay."""
 
-    def __init__(self, module: Any, state: State, links: LinkQueue | None) -> None:
+    def __init__(self, module: Any, state: WaveState, links: LinkQueue | None) -> None:
         self._module, self._state = module, state
         many = len(state.at)
         self._going, self._held = np.zeros(many, np.int64), np.zeros(many, np.int64)

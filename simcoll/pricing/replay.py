@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from simcoll.core.native import native
 from simcoll.pricing.collective_prices import JobPrices
-from simcoll.pricing.compiled_waves import CompiledWaves, Course, State, course_table, new_calls
+from simcoll.pricing.compiled_waves import CompiledWaves, CourseTimes, WaveState, course_table, new_calls
 from simcoll.pricing.job import Integers, RecordedJob
 from simcoll.pricing.link_queue import LinkQueue
 from simcoll.pricing.lockstep import FEW, Lockstep, each_alone, in_lockstep
@@ -36,7 +36,7 @@ def replay(job: RecordedJob, prices: JobPrices) -> Replayed:
     return _Replay(job, prices, each_alone(job)).run() if found.cut_short else found
 
 
-class _Course(Course):
+class _Course(CourseTimes):
     """The courses of ranks in lockstep, one after the other operation."""
 
     def come(self, place: int) -> float:
@@ -95,7 +95,7 @@ class _Replay:
         """The waves in C, where they were compiled."""
         if (module := native("simcoll.pricing._replay")) is None:
             return None
-        state = State(
+        state = WaveState(
             self._kind,
             self._instance,
             self._gap,

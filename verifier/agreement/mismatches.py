@@ -75,8 +75,9 @@ def check_agreement(groups: Sequence[GroupColumns], traces: Sequence[Trace]) -> 
     steady = bool(traces) and all(trace.mode == "detail" for trace in traces)
     mismatches: list[Mismatch] = []
     agreed = 0
+    checked: dict[object, GroupColumns] = {}
     for columns in groups:
-        agreed += columns.check()
+        agreed += columns.check(checked)
         found, tolerated = _of_group(columns, steady)
         mismatches += found
         agreed += tolerated
