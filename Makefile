@@ -104,6 +104,9 @@ bench-verify: $(READY)  ## how long `simcoll verify` takes over 4,096 ranks, and
 bench-nodes: $(READY)  ## what node 0 takes for 200 nodes that share no folder, pretended by processes of this machine
 	@$(BIN)/python -m benchmarks.nodes $(ARGS)
 
+bench-bounded: $(READY)  ## what a long job holds in memory and files, and while Works are dropped, beside plain torch
+	@$(BIN)/python -m benchmarks.bounded $(ARGS)
+
 bench-cliffs: $(READY)  ## random jobs and their neighbours: none may cost `simcoll verify` three times as much a record; exits 1 if one does
 	@$(BIN)/python -m benchmarks.cliffs $(ARGS)
 

@@ -13,6 +13,7 @@ from setuptools.command.build_ext import build_ext
 PARTS = {
     "simcoll.blackbox._ring": "simcoll/blackbox/_ring.c",
     "simcoll.blackbox._stacks": "simcoll/blackbox/_stacks.c",
+    "simcoll.pricing._replay": "simcoll/pricing/_replay.c",
     "simcoll.recorder._calls": "simcoll/recorder/_calls.c",
 }
 ABI = 0x030A0000, "cp310"

@@ -25,13 +25,36 @@ from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
 
 SCENARIOS = ("correct", "groups", "wrapped", "skipped", "dtype", "missing", "pipeline")
-ODD_SCENARIOS = ("many groups", "overlapping", "absent", "torn")
-"""Correct jobs, of groups of many sizes, of groups that overlap, and of which files are lacking or damaged."""
+ODD_SCENARIOS = (
+    "many groups",
+    "overlapping",
+    "absent",
+    "torn",
+    "asynchronous",
+    "unwaited",
+    "neighbours",
+    "many sizes",
+    "unlike",
+    "each unlike",
+    "unlike lines",
+    "unmatched",
+    "lives",
+    "groups wrapped",
+)
+"""Correct jobs: of groups of many sizes, of groups that overlap, of which files are lacking or damaged; of asynchronous
+calls that ranks waited for, or that none did; of messages between pairs that change; of calls all of which have another
+size. Jobs in which one rank differs in every call, or each does, or each makes its calls from lines of its own; in
+which one rank never receives; with groups that were made again; whose oldest calls of many groups were overwritten.
+"""
 
 _TENSOR_PARALLEL = 8
 _STEP_NS = 1_000_000
+_LATE_NS = 1_800_000
 _LACKING = 16
 """Of so many ranks one has no file, or one with a torn record."""
+
+_OWN_RINGS = ("neighbours", "unmatched")
+"""Jobs in which the calls of a rank follow from its place."""
 
 _JITTER = 97
 """Ranks that many apart make their calls at the same times."""
@@ -57,7 +80,8 @@ class Job:
     @property
     def slots(self) -> int:
         """Slots of each ring."""
-        return max(self.records * 3 // 4, layout.MIN_SLOTS) if self.scenario == "wrapped" else layout.DEFAULT_SLOTS
+        wrapped = self.scenario in ("wrapped", "groups wrapped")
+        return max(self.records * 3 // 4, layout.MIN_SLOTS) if wrapped else layout.DEFAULT_SLOTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +108,7 @@ CALLS = (
     Call("barrier", "barrier"),
 )
 _ODD = replace(_REDUCED, inputs=_tensor(1 << 20, "float32"), outputs=_tensor(1 << 20, "float32"))
-SOURCES = tuple(Source("/job/train.py", 40 + line, "step", f"call_{line}(x)") for line in range(len(CALLS) + 4))
+SOURCES = tuple(Source("/job/train.py", 40 + line, "step", f"call_{line}(x)") for line in range(len(CALLS) + 8))
 
 
 def write_job(job: Job, folder: Path) -> None:
@@ -128,9 +152,9 @@ def _twin(job: Job, rank: int) -> int:
         job.ranks - 1,
         *((2, *range(job.ranks - 4, job.ranks)) if job.scenario == "overlapping" else ()),
     )
-    return (
-        rank if rank in alone else next(twin for twin in range(rank % _JITTER, job.ranks, _JITTER) if twin not in alone)
-    )
+    if job.scenario in _OWN_RINGS or rank in alone:
+        return rank
+    return next(twin for twin in range(rank % _JITTER, job.ranks, _JITTER) if twin not in alone)
 
 
 def _for_rank(header: bytes, rank: int) -> bytes:
@@ -144,10 +168,19 @@ def _plan(job: Job, rank: int) -> Plan:
     named = _groups(job, rank)
     if job.scenario == "pipeline":
         return _pipeline(job, rank, named)
+    if job.scenario in _OWN_RINGS:
+        return _neighbours(job, rank, named)
     calls = place % len(CALLS)
-    if job.scenario in ("many groups", "overlapping"):
+    if job.scenario in ("many groups", "overlapping", "groups wrapped"):
         return _by_turns(job, rank, named, calls)
-    if job.scenario in ("correct", "wrapped", "absent", "torn"):
+    if job.scenario == "many sizes":
+        return Plan(named, np.zeros_like(place), place, calls, np.zeros(len(place), np.bool_))
+    if job.scenario in ("unlike", "each unlike"):
+        odd = calls + len(CALLS) if rank == job.odd or job.scenario == "each unlike" else calls
+        return Plan(named, np.zeros_like(place), odd, calls, np.zeros(len(place), np.bool_))
+    if job.scenario == "lives":
+        return Plan(named, place % len(named), calls, calls, np.zeros(len(place), np.bool_))
+    if job.scenario in ("correct", "wrapped", "absent", "torn", "asynchronous", "unwaited", "unlike lines"):
         return Plan(named, np.zeros_like(place), calls, calls, np.zeros(len(place), np.bool_))
     signature = calls.copy()
     groups = np.where(place % 4 == 0, 0, np.where(place % 4 == 3, 2, 1))
@@ -161,7 +194,9 @@ def _groups(job: Job, rank: int) -> tuple[Group, ...]:
     """The groups of a rank; that of all ranks comes first."""
     if job.scenario in ("skipped", "dtype", "missing", "groups"):
         return (_world(job.ranks), *_parallel(job, rank))
-    if job.scenario in ("many groups", "overlapping"):
+    if job.scenario == "lives":
+        return (_world(job.ranks),) * 4
+    if job.scenario in ("many groups", "overlapping", "groups wrapped"):
         return (_world(job.ranks), *(group for group in _classes(job, rank) if group is not None))
     return (_world(job.ranks),)
 
@@ -226,6 +261,21 @@ def _pipeline(job: Job, rank: int, groups: tuple[Group, ...]) -> Plan:
     return Plan(groups, np.zeros_like(calls), calls, calls, calls >= len(CALLS))
 
 
+def _neighbours(job: Job, rank: int, groups: tuple[Group, ...]) -> Plan:
+    """The two ranks of a pair send to each other, then those of the other pairs; now and then all meet."""
+    below, above = rank > 0, rank < job.ranks - 1
+    # Signature len(CALLS) receives from below, the next ones send there, receive from above and send there.
+    pair, other = (above, 2) if rank % 2 == 0 else (below, 0), (below, 0) if rank % 2 == 0 else (above, 2)
+    step: list[int] = []
+    for there, first in (pair, other):
+        ends = (1, 0) if first else (0, 1)
+        step += [len(CALLS) + first + end for end in ends] * there
+    if job.scenario == "unmatched" and rank == job.odd:
+        step = [one for one in step if one != len(CALLS)]
+    calls = np.resize(np.array([*step, 0]), job.records // (len(step) + 1) * (len(step) + 1))
+    return Plan(groups, np.zeros_like(calls), calls, calls, calls >= len(CALLS))
+
+
 @lru_cache(maxsize=2 * _JITTER)
 def _ring(job: Job, rank: int) -> tuple[bytes, bytes]:
     """The slots in the file's order, and the rows of the table of groups."""
@@ -241,6 +291,10 @@ def _ring(job: Job, rank: int) -> tuple[bytes, bytes]:
     slots["state"], slots["flags"] = State.COMPLETED, layout.AWAITED
     begin = 1_800_000_000_000_000_000 + np.arange(count) * _STEP_NS + rank % _JITTER
     slots["scheduled_ns"], slots["started_ns"], slots["finished_ns"] = begin, begin + 1000, begin + _STEP_NS // 2
+    if job.scenario in ("asynchronous", "unwaited"):
+        slots["flags"] = layout.ASYNCHRONOUS | (layout.AWAITED if job.scenario == "asynchronous" else 0)
+        slots["finished_ns"] += np.uint64(_LATE_NS)
+        slots["wait_us"] = _LATE_NS // 1000 if job.scenario == "asynchronous" else 0
     if job.scenario in ("skipped", "missing"):
         # The last call never ends: somebody has not come, or is a call behind.
         slots["state"][-1], slots["finished_ns"][-1] = State.STARTED, 0
@@ -255,7 +309,7 @@ def _ring(job: Job, rank: int) -> tuple[bytes, bytes]:
 def _entries(job: Job, rank: int) -> bytes:
     groups = enumerate(_groups(job, rank))
     table = b"".join(pack_entry(EntryKind.GROUP, index, _group_json(group)) for index, group in groups)
-    table += _call_entries(_calls(job, rank)) + _SOURCE_ENTRIES
+    table += _call_entries(_calls(job, rank)) + _sources(rank if job.scenario == "unlike lines" else None)
     if job.scenario != "skipped":
         table += pack_entry(EntryKind.EVENT, 0, encode(_end(job, rank)))
     return table
@@ -275,14 +329,40 @@ def _end(job: Job, rank: int) -> dict[str, object]:
 
 
 def _calls(job: Job, rank: int) -> Sequence[Call]:
-    if job.scenario != "pipeline":
-        return (*CALLS, _ODD)
+    """The table of calls; it is one object for ranks that have the same."""
     sent = _tensor(1 << 20)
-    return (
-        *CALLS,
-        Call("recv", "recv", (), sent, peer=max(rank - 1, 0), tag=0),
-        Call("send", "send", sent, (), peer=min(rank + 1, job.ranks - 1), tag=0),
-    )
+    if job.scenario == "pipeline":
+        return (
+            *CALLS,
+            Call("recv", "recv", (), sent, peer=max(rank - 1, 0), tag=0),
+            Call("send", "send", sent, (), peer=min(rank + 1, job.ranks - 1), tag=0),
+        )
+    if job.scenario in _OWN_RINGS:
+        below, above = max(rank - 1, 0), min(rank + 1, job.ranks - 1)
+        ends = (("recv", below), ("send", below), ("recv", above), ("send", above))
+        return (*CALLS, *(_message(op, peer) for op, peer in ends))
+    if job.scenario == "many sizes":
+        return _sized(job.records)
+    if job.scenario in ("unlike", "each unlike"):
+        return _odd_calls(rank if job.scenario == "each unlike" else 0)
+    return (*CALLS, _ODD)
+
+
+def _message(op: str, peer: int) -> Call:
+    sent = _tensor(1 << 20)
+    return Call(op, op, sent if op == "send" else (), sent if op == "recv" else (), peer=peer, tag=0)
+
+
+@lru_cache(maxsize=1)
+def _sized(count: int) -> Sequence[Call]:
+    return tuple(replace(_REDUCED, inputs=_tensor(8 + size), outputs=_tensor(8 + size)) for size in range(count))
+
+
+@lru_cache(maxsize=4)
+def _odd_calls(rank: int) -> Sequence[Call]:
+    """The usual calls, and behind them the same with other sizes, or barriers where they have none."""
+    odd = _tensor(3 + rank)
+    return (*CALLS, *(replace(call, inputs=odd, outputs=odd) if call.inputs else call for call in CALLS))
 
 
 _group_texts: dict[tuple[int, ...], bytes] = {}
@@ -297,11 +377,9 @@ def _group_json(group: Group) -> bytes:
     return _group_texts[key]
 
 
-_SOURCE_ENTRIES = b"".join(
-    pack_entry(
-        EntryKind.SOURCE,
-        index,
-        encode({"file": one.file, "line": one.line, "function": one.function, "code": one.code}),
-    )
-    for index, one in enumerate(SOURCES)
-)
+@lru_cache(maxsize=1)
+def _sources(rank: int | None) -> bytes:
+    """The table of lines; where a rank is given, lines of its own."""
+    lines = [one if rank is None else replace(one, line=one.line + 100 * rank) for one in SOURCES]
+    documents = [{"file": one.file, "line": one.line, "function": one.function, "code": one.code} for one in lines]
+    return b"".join(pack_entry(EntryKind.SOURCE, index, encode(one)) for index, one in enumerate(documents))

@@ -236,9 +236,10 @@ def _of_newest_run(boxes: Sequence[BlackBox]) -> list[BlackBox]:
     newest = max([box for box in boxes if box.about] or boxes, key=lambda box: box.created_ns)
     folder = os.path.dirname(newest.path)
     same = [box for box in boxes if _run_of(box) == _run_of(newest) or (not box.about and _is_beside(box, newest))]
-    ranks = {box.rank for box in same if os.path.dirname(box.path) == folder}
-    other_runs = {os.path.dirname(box.path) for box in same if box.rank in ranks} - {folder}
-    return [box for box in same if os.path.dirname(box.path) not in other_runs]
+    placed = [(box, os.path.dirname(box.path)) for box in same]
+    ranks = {box.rank for box, own in placed if own == folder}
+    other_runs = {own for box, own in placed if box.rank in ranks} - {folder}
+    return [box for box, own in placed if own not in other_runs]
 
 
 def _is_beside(box: BlackBox, other: BlackBox) -> bool:

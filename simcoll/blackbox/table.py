@@ -187,11 +187,22 @@ class Together(tuple[_Value, ...]):
     __slots__ = ()
 
 
+@dataclass(slots=True)
+class EntryRun:
+    """Calls and lines that stand one after the other in a table, sound: their bytes, and what they state."""
+
+    data: bytes = b""
+    noted: int = 0
+    signatures: dict[int, object] = field(default_factory=dict)
+    sources: dict[int, object] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class KnownEntries:
     """What many ranks' files share is parsed once: groups, signatures and source lines by their entries' JSON.
 
-    ``pieces`` has sound entries of these kinds by their bytes behind the marker, with kind and index.
+    ``pieces`` has sound entries of these kinds by their bytes behind the marker, with kind and index; ``run`` are those
+    of one file that most others may have in the same order.
     """
 
     groups: dict[bytes, Group] = field(default_factory=dict)
@@ -201,6 +212,7 @@ class KnownEntries:
     makings: dict[bytes, CommonData] = field(default_factory=dict)
     headers: dict[bytes, CommonData] = field(default_factory=dict)
     pieces: dict[bytes, tuple[int, int, object]] = field(default_factory=dict)
+    run: EntryRun = field(default_factory=EntryRun)
     courses: dict[object, Course] = field(default_factory=dict)
     _together: dict[tuple[int, ...], Together[object]] = field(default_factory=dict)
 
@@ -208,6 +220,21 @@ class KnownEntries:
         """These values as the tuple that earlier files with the same objects have."""
         # An address identifies a value only while it is kept, as it is here.
         return cast("tuple[_Value, ...]", self._together.setdefault(tuple(map(id, values)), Together(values)))
+
+
+_GROUP, _SIGNATURE, _SOURCE, _EVENT = (
+    int(kind) for kind in (EntryKind.GROUP, EntryKind.SIGNATURE, EntryKind.SOURCE, EntryKind.EVENT)
+)
+"""As numbers: Python 3.11 takes as long for a member of an enumeration as for the entry."""
+
+_RUN = 4
+"""Entries of a run at least: for fewer the search costs more than it saves."""
+
+_BEGIN = 32
+"""Bytes of a run that are searched for; their checksum tells them from others."""
+
+_TRIES = 16
+"""So many files at most are looked at for a run: where their tables have none in common, that is time lost."""
 
 
 def read_entries(table: bytes, known: KnownEntries | None = None) -> TableEntries:
@@ -231,36 +258,85 @@ def _read_sound(table: bytes, known: KnownEntries) -> TableEntries | None:
     """The entries of a table none of which is damaged; None for any other. Each sound entry is checked once for all
     files that have it, byte for byte.
     """
-    first, *pieces = table.rstrip(b"\0").split(layout.ENTRY_MARKER)
-    if first:
-        return None
+    table = table.rstrip(b"\0")
     entries = TableEntries()
-    by_kind = {
-        EntryKind.GROUP: entries.groups,
-        EntryKind.SIGNATURE: entries.signatures,
-        EntryKind.SOURCE: entries.sources,
-    }
+    run = known.run
+    # To search for all of it would take longer than to read it.
+    begin = table.find(run.data[:_BEGIN]) if run.data else -1
+    end = begin + len(run.data)
+    if begin < 0 or not (table.startswith(run.data, begin) and table.startswith(layout.ENTRY_MARKER, end)):
+        if not _take_pieces(table, entries, known):
+            return None
+        _note_run(table, known)
+        return entries
+    # The entries of a run end with its bytes where another one follows.
+    if not _take_pieces(table[:begin], entries, known, more=True):
+        return None
+    # Of two entries with one index the first counts.
+    _join(cast("dict[int, object]", entries.signatures), run.signatures)
+    _join(cast("dict[int, object]", entries.sources), run.sources)
+    return entries if _take_pieces(table[end:], entries, known) else None
+
+
+def _join(values: dict[int, object], others: dict[int, object]) -> None:
+    if not values:
+        values.update(others)
+        return
+    for index, value in others.items():
+        values.setdefault(index, value)
+
+
+def _take_pieces(table: bytes, entries: TableEntries, known: KnownEntries, *, more: bool = False) -> bool:
+    """Take in the entries of a table, or of its beginning with ``more`` behind it; False where one is damaged."""
+    first, *pieces = table.split(layout.ENTRY_MARKER)
+    if first:
+        return False
+    by_kind = {_GROUP: entries.groups, _SIGNATURE: entries.signatures, _SOURCE: entries.sources}
     kept = cast("dict[int, dict[int, object]]", by_kind)
-    last = len(pieces) - 1
+    last = len(pieces) - (not more)
     for place, piece in enumerate(pieces):
         found = known.pieces.get(piece)
         if found is not None:
             kept[found[0]].setdefault(found[1], found[2])
             continue
         if len(piece) < _PIECE_HEAD.size:
-            return None
+            return False
         size, crc, index, kind = _PIECE_HEAD.unpack_from(piece)
         payload, padding = piece[_PIECE_HEAD.size : _PIECE_HEAD.size + size], piece[_PIECE_HEAD.size + size :]
         whole = len(payload) == size <= layout.ENTRY_LIMIT and (place == last or len(padding) == -size % 4)
         if not whole or not is_blank(padding) or zlib.crc32(memoryview(piece)[8 : _PIECE_HEAD.size + size]) != crc:
-            return None
+            return False
         try:
             value = _keep(entries, known, kind, index, payload)
         except (ValueError, TypeError, KeyError, RecursionError):
-            return None
+            return False
         if kind in kept:
             known.pieces[piece] = kind, index, value
-    return entries
+    return True
+
+
+def _note_run(table: bytes, known: KnownEntries) -> None:
+    """Keep the longest run of calls and lines, for the tables of other files to be searched for it as a whole."""
+    run, known.run.noted = known.run, known.run.noted + 1
+    if run.noted > _TRIES:
+        return
+    # Zeros behind the last entry were cut off.
+    pieces = table.split(layout.ENTRY_MARKER)[1:-1]
+    best, start = (0, 0), 0
+    for place, piece in enumerate([*pieces, b""]):
+        if known.pieces.get(piece, (_GROUP,))[0] == _GROUP:
+            best = max(best, (place - start, start))
+            start = place + 1
+    length, start = best
+    if length < _RUN:
+        return
+    run.data = b"".join(layout.ENTRY_MARKER + piece for piece in pieces[start : start + length])
+    run.signatures.clear()
+    run.sources.clear()
+    for piece in pieces[start : start + length]:
+        kind, index, value = known.pieces[piece]
+        values = run.signatures if kind == _SIGNATURE else run.sources
+        values.setdefault(index, value)
 
 
 def read_further(table: bytes, entries: TableEntries, known: KnownEntries) -> int:
@@ -313,14 +389,14 @@ def is_blank(data: bytes) -> bool:
 
 def _keep(entries: TableEntries, known: KnownEntries, kind: int, index: int, payload: bytes) -> object:
     """Take in an entry, unless one with its index was there before; returns what it states in any case."""
-    if kind == EntryKind.GROUP:
+    if kind == _GROUP:
         read = partial(_group, members=known.members, room=entries.room)
         return _first(entries.groups, index, _once(known.groups, payload, read))
-    if kind == EntryKind.SIGNATURE:
+    if kind == _SIGNATURE:
         return _first(entries.signatures, index, _once(known.signatures, payload, Call.from_json))
-    if kind == EntryKind.SOURCE:
+    if kind == _SOURCE:
         return _first(entries.sources, index, _once(known.sources, payload, _source))
-    if kind == EntryKind.EVENT:
+    if kind == _EVENT:
         return _first(entries.events, index, _made_alike(known, payload) or _event(json.loads(payload)))
     raise ValueError(kind)
 

@@ -12,7 +12,7 @@ import os
 from functools import lru_cache
 from typing import Any
 
-PARTS = ("simcoll.blackbox._ring", "simcoll.blackbox._stacks", "simcoll.recorder._calls")
+PARTS = ("simcoll.blackbox._ring", "simcoll.blackbox._stacks", "simcoll.pricing._replay", "simcoll.recorder._calls")
 """The modules that ``setup.py`` compiles, if it can."""
 
 REVISION = 4

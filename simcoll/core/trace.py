@@ -74,21 +74,28 @@ def calls_digest(slots: Slots) -> bytes:
 _Worked = TypeVar("_Worked")
 
 
-def once_alike(traces: Sequence[Trace], work: Callable[[Trace], _Worked]) -> list[_Worked]:
+def once_alike(
+    traces: Sequence[Trace], work: Callable[[Trace], _Worked], key: Callable[[Trace], object] | None = None
+) -> list[_Worked]:
     """What ``work`` makes of each trace, worked out once for all that are alike: it must look at no times, and at
-    nothing but the slots and the tables of calls and lines.
+    nothing but the slots and the tables of calls and lines; with ``key=slots_key`` at nothing but the slots.
     """
     known: dict[object, _Worked] = {}
-    for trace in traces:
-        key = course_key(trace)
-        if key not in known:
-            known[key] = work(trace)
-    return [known[course_key(trace)] for trace in traces]
+    keys = [*map(key or course_key, traces)]
+    for one, trace in zip(keys, traces, strict=True):
+        if one not in known:
+            known[one] = work(trace)
+    return [known[one] for one in keys]
 
 
 def course_key(trace: Trace) -> object:
     """A key that is equal for traces known to have the same calls, from the same lines, in the same state."""
-    return trace.alike or id(trace), id(trace.signatures), id(trace.sources)
+    return slots_key(trace), id(trace.signatures), id(trace.sources)
+
+
+def slots_key(trace: Trace) -> object:
+    """A key that is equal for traces known to have the same slots but for the times; their calls may differ."""
+    return trace.alike or id(trace)
 
 
 class Trace(Protocol):

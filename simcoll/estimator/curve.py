@@ -130,6 +130,8 @@ def lowest(curves: Sequence[Curve]) -> Lowest:
     Winners are compared at four sizes of each octave. Where two of them differ, the size from which the second is lower
     is found to the byte, so that the time rises there as well.
     """
+    if len(curves) == 1:
+        return Lowest((0,), (curves[0],))
     sizes = sorted({0, LARGEST, *(int(2 ** (quarter / 4)) for quarter in range(4 * 60))})
     starts, winners = [0], [_winner(curves, 0)]
     for low, high in pairwise(sizes):

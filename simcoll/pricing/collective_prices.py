@@ -95,11 +95,12 @@ class _Pricing:
     def price(self) -> npt.NDArray[np.int64]:
         """The number of each collective's estimate."""
         all_of = self._job.collectives
-        sizes, size = np.unique(all_of.bytes, return_inverse=True)
-        key = (all_of.stream.astype(np.int64) * max(len(all_of.ops), 1) + all_of.op) * max(len(sizes), 1) + size
-        _, first, place = np.unique(key, return_index=True, return_inverse=True)
-        own = np.array([self._one(int(one)) for one in first], np.int64)
-        return own[place] if len(own) else np.zeros(0, np.int64)
+        heads, lengths = _runs(all_of.stream, all_of.op, all_of.bytes)
+        sizes, size = np.unique(all_of.bytes[heads], return_inverse=True)
+        key = all_of.stream[heads].astype(np.int64) * max(len(all_of.ops), 1) + all_of.op[heads]
+        _, first, place = np.unique(key * max(len(sizes), 1) + size, return_index=True, return_inverse=True)
+        own = np.array([self._one(int(one)) for one in heads[first]], np.int64)
+        return np.repeat(own[place], lengths) if len(own) else np.zeros(0, np.int64)
 
     def _one(self, number: int) -> int:
         all_of = self._job.collectives
@@ -127,3 +128,13 @@ class _Pricing:
                 raise
         self.substituted += 1
         return estimate(op, size, self._topology, **how)  # type: ignore[arg-type]
+
+
+def _runs(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where each run of equal rows begins, and its length: the messages of a stream are often alike."""
+    changes = np.zeros(len(columns[0]), np.bool_)
+    changes[:1] = True
+    for column in columns:
+        changes[1:] |= column[1:] != column[:-1]
+    heads = np.flatnonzero(changes)
+    return heads, np.diff(heads, append=len(changes))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from simcoll.core.record import Group, State
 from simcoll.core.steps import Steps
-from simcoll.core.trace import Trace
+from simcoll.core.trace import Trace, once_alike, slots_key
 from simcoll.pricing.device_trace import DevicePrograms
 from simcoll.pricing.rank_program import Program, program_of, steps_of
 from simcoll.spec.call import Call, bytes_of
@@ -144,7 +144,7 @@ class Matched:
             for trace in traces
         ]
         self.instances: list[Places] = [np.full(len(trace.slots), -1, np.int32) for trace in traces]
-        self._ran = [trace.slots["state"] != State.REJECTED for trace in traces]
+        self._ran = once_alike(traces, lambda trace: trace.slots["state"] != State.REJECTED, slots_key)
         self.streams: list[Stream] = []
         self._pieces: list[tuple[Places, Integers, Places, Integers, Places]] = []
         self._count = 0
@@ -161,10 +161,19 @@ class Matched:
         count = lane.paired
         if not count:
             return
-        numbers = np.arange(1, count + 1)
-        ends = [(self._column[id(end.trace)], end.rows[:count], numbers) for end in (lane.sends, lane.receives)]
-        members = np.array([column for column, _, _ in ends], np.int32)
-        self._take(Stream(lane.group, (lane.sender, lane.receiver), True, members), numbers, ends)
+        op, size = np.zeros(count, np.int32), np.zeros(count, np.int64)
+        ends = [(self._column[id(end.trace)], end) for end in (lane.sends, lane.receives)]
+        for place, (column, end) in enumerate(ends):
+            self.instances[column][end.rows[:count]] = np.arange(self._count, self._count + count, dtype=np.int32)
+            # Often all of them are one call.
+            same = end.used()[0] if len(end.used()) == 1 else None
+            signatures = self._traces[column].slots["signature"][end.rows[:count]] if same is None else same
+            if place == 0:
+                op[:] = self._names[column][signatures]
+            np.maximum(size, self._sizes[column][signatures], out=size)
+        members = np.array([column for column, _ in ends], np.int32)
+        stream = Stream(lane.group, (lane.sender, lane.receiver), True, members)
+        self._add(stream, np.arange(1, count + 1), op, size, np.full(count, len(ends), np.int32))
 
     def _take(
         self, stream: Stream, positions: Integers, parts: Sequence[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]
@@ -184,10 +193,13 @@ class Matched:
                 came[place] += 1
             else:
                 np.add.at(came, place, 1)
+        # A position at which every call was refused stays, and costs nothing: no rank comes to it.
+        self._add(stream, positions.astype(np.int64), np.maximum(op, 0), np.maximum(size, 0), came)
+
+    def _add(self, stream: Stream, positions: Integers, op: Places, size: Integers, came: Places) -> None:
         number = np.full(len(positions), len(self.streams), np.int32)
         self.streams.append(stream)
-        # A position at which every call was refused stays, and costs nothing: no rank comes to it.
-        self._pieces.append((number, positions.astype(np.int64), np.maximum(op, 0), np.maximum(size, 0), came))
+        self._pieces.append((number, positions, op, size, came))
         self._count += len(positions)
 
     @property
@@ -207,9 +219,10 @@ class Matched:
 
     def left_out(self) -> int:
         """Messages whose other end is not known."""
+        messages = once_alike(self._traces, lambda trace: trace.slots["p2p_sequence"] > 0, slots_key)
         return sum(
-            int(((trace.slots["p2p_sequence"] > 0) & (own < 0) & ran).sum())
-            for trace, own, ran in zip(self._traces, self.instances, self._ran, strict=True)
+            int((sent & (own < 0) & ran).sum())
+            for sent, own, ran in zip(messages, self.instances, self._ran, strict=True)
         )
 
     def untyped(self) -> int:

@@ -36,6 +36,12 @@ class LinkQueue:
         read = self._stream, self._busy, self._link, self._from, self._until
         self._views: tuple[Any, ...] = tuple(array.data for array in read)
 
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """For `_replay.c`: where the keys of each stream start, all keys, when each is taken, busy times and links."""
+        starts = np.cumsum([0, *map(len, self._keys)]).astype(np.int64)
+        keys = np.concatenate([np.zeros(0, np.int64), *self._keys])
+        return starts, keys, self._from, self._until, np.ascontiguousarray(self._busy), self._link
+
     def end(self, number: int, begin: float, end: float) -> float:
         """The end of a collective that begins then, given the end that it would have alone."""
         streams, busy, links, *_ = self._views

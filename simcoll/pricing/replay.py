@@ -5,7 +5,7 @@ the same operations are one (`simcoll.pricing.lockstep`). Where many go on, a wa
 them; where few do, as down a pipeline, it goes from one to the next, and looks only at those whom it releases. A
 collective begins when its last rank has come and its stream is free, as on a real communicator. Time is dataflow: the
 result does not depend on the order of the waves, but for links that two collectives of different groups want at once
-(`simcoll.pricing.link_queue`).
+(`simcoll.pricing.link_queue`). Where `_replay.c` was compiled, it goes from one to the next however many there are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.core.native import native
 from simcoll.pricing.collective_prices import JobPrices
+from simcoll.pricing.compiled_waves import CompiledWaves, CourseTimes, WaveState, course_table, new_calls
 from simcoll.pricing.job import Integers, RecordedJob
 from simcoll.pricing.link_queue import LinkQueue
 from simcoll.pricing.lockstep import FEW, Lockstep, each_alone, in_lockstep
@@ -34,16 +36,12 @@ def replay(job: RecordedJob, prices: JobPrices) -> Replayed:
     return _Replay(job, prices, each_alone(job)).run() if found.cut_short else found
 
 
-class _Course:
-    """Ranks in lockstep that compute differently: the time of each, and when each came to each operation."""
-
-    def __init__(self, together: Lockstep) -> None:
-        self._gap = together.gaps()
-        self.arrived, self.now = np.zeros(self._gap.shape), np.zeros(self._gap.shape[1])
+class _Course(CourseTimes):
+    """The courses of ranks in lockstep, one after the other operation."""
 
     def come(self, place: int) -> float:
         """They come to an operation; when the last of them does."""
-        self.now += self._gap[place]
+        self.now[:] += self.gap[place]
         self.arrived[place] = self.now
         return float(self.now.max())
 
@@ -52,24 +50,33 @@ class _Course:
         np.maximum(self.now, end, out=self.now)
 
 
+def _course(together: Lockstep) -> _Course | None:
+    """None where all compute alike."""
+    if len(together.programs) == 1:
+        return None
+    gap = np.ascontiguousarray(together.gaps())
+    return _Course(gap, np.zeros(gap.shape), np.zeros(gap.shape[1]))
+
+
 class _Replay:
     """The state of a replay. ``at`` is the next operation of all in lockstep, ``held`` are those that wait."""
 
     def __init__(self, job: RecordedJob, prices: JobPrices, lockstep: list[Lockstep]) -> None:
-        self._job, self._seconds, self._lockstep = job, prices.seconds, lockstep
-        self._courses = [_Course(one) if len(one.programs) > 1 else None for one in self._lockstep]
+        self._job, self._lockstep = job, lockstep
+        self._courses = [*map(_course, self._lockstep)]
         self._wide = any(self._courses)
         self._size = np.array([len(one.columns) for one in self._lockstep], np.int64)
-        self._stream = job.collectives.stream
         lengths = [len(one.kind) for one in self._lockstep]
         self._offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._kind = _joined([one.kind for one in self._lockstep], np.uint8)
         self._instance = _joined([one.instance for one in self._lockstep], np.int32)
         self._gap = _joined([one.programs[0].gap for one in self._lockstep], np.float64)
         count, many = len(job.collectives), len(self._lockstep)
-        self._left = job.collectives.came.copy()
-        self._done = np.zeros(count, np.bool_)
-        self._begin, self._end, self._last = np.zeros(count), np.zeros(count), np.zeros(count)
+        self._calls = new_calls(prices.seconds, job.collectives.came, job.collectives.stream)
+        self._seconds, self._left, self._stream = (self._calls[name] for name in ("seconds", "left", "stream"))
+        self._begin, self._end, self._last, self._done = (
+            self._calls[name] for name in ("begin", "end", "last", "done")
+        )
         self._now, self._at = np.zeros(many), self._offsets[:-1].copy()
         self._free = np.zeros(len(job.streams))
         each = (self._stream, self._seconds, self._last, self._free, self._begin, self._end, self._done)
@@ -80,8 +87,29 @@ class _Replay:
         # Where every call blocks, a rank has one call at a time, and no link is wanted twice.
         overlapping = bool((self._kind == LAUNCH).any())
         self._links = LinkQueue(job, prices, self._numbers()) if overlapping else None
+        self._compiled = self._in_c()
         self._let_go: list[Integers] = []
         self._cut_short = 0
+
+    def _in_c(self) -> CompiledWaves | None:
+        """The waves in C, where they were compiled."""
+        if (module := native("simcoll.pricing._replay")) is None:
+            return None
+        state = WaveState(
+            self._kind,
+            self._instance,
+            self._gap,
+            self._arrived,
+            self._offsets,
+            self._size,
+            self._at,
+            self._now,
+            course_table(self._courses),
+            self._calls,
+            self._free,
+            np.zeros(len(self._free), np.int64),
+        )
+        return CompiledWaves(module, state, self._links)
 
     def _numbers(self) -> Integers:
         """Of each column those with which it is in lockstep."""
@@ -95,6 +123,9 @@ class _Replay:
         fresh, held = np.arange(len(self._now)), np.zeros(0, np.int64)
         while True:
             fresh = fresh[self._at[fresh] < self._offsets[fresh + 1]]
+            if len(fresh) and self._compiled is not None:
+                fresh, held = fresh[:0], self._compiled.run(fresh, held)
+                continue
             if len(fresh) and (self._wide or len(fresh) <= _FEW):
                 fresh, held = self._one_by_one(fresh, held)
                 continue
@@ -276,7 +307,8 @@ class _Replay:
             arrived = self._arrived[begin:stop, None] if course is None else course.arrived
             ended = self._now[number, None] if course is None else course.now
             found.append((together, Times(arrived, ended, free)))
-        return replayed(self._begin, self._end, self._last, found, self._cut_short)
+        begin, end, last = map(np.ascontiguousarray, (self._begin, self._end, self._last))
+        return replayed(begin, end, last, found, self._cut_short)
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], kind: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -99,7 +99,13 @@ def replayed(
 def _first_and_last(together: Lockstep, times: Times, last: Floats, first: Floats, late: npt.NDArray[np.int32]) -> None:
     """Writes down when the first of these ranks came to each collective, and which of those that came last."""
     calls = together.kind != WAIT
-    mine, arrived = together.instance[calls], times.arrived if calls.all() else times.arrived[calls]
+    every = bool(calls.all())
+    mine, arrived = (together.instance, times.arrived) if every else (together.instance[calls], times.arrived[calls])
+    if len(together.columns) == 1:
+        first[mine] = np.minimum(first[mine], arrived[:, 0])
+        there = mine[arrived[:, 0] >= last[mine]]
+        late[there] = np.maximum(late[there], together.columns[0])
+        return
     first[mine] = np.minimum(first[mine], arrived.min(axis=1))
     columns = np.zeros(arrived.shape[1], np.int32)
     columns[together.course] = together.columns
@@ -114,7 +120,11 @@ class _Waits:
 
     def __init__(self, together: Lockstep, times: Times, last: Floats, end: Floats, mark: Integers) -> None:
         self._arrived, self._size = times.arrived, len(together.kind)
-        self._places = np.setdiff1d(np.flatnonzero(together.kind != LAUNCH), times.let_go, assume_unique=True)
+        self._places: Integers | slice = slice(None)
+        # Where every operation waits, nothing is copied.
+        if len(times.let_go) or (together.kind == LAUNCH).any():
+            waiting = np.flatnonzero(together.kind != LAUNCH)
+            self._places = np.setdiff1d(waiting, times.let_go, assume_unique=True)
         self._mine = together.instance[self._places]
         self._last, self._end = last[self._mine], end[self._mine]
         mark[self._mine] = order = np.arange(len(self._mine))
@@ -142,6 +152,8 @@ class _Waits:
 
     def _sum(self, seconds: Floats) -> float:
         """As of all operations."""
+        if len(seconds) == self._size:
+            return float(seconds.sum())
         every = np.zeros(self._size)
         every[self._places] = seconds
         return float(every.sum())

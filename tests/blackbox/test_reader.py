@@ -108,6 +108,44 @@ def test_two_entries_of_one_index_change_no_other_file():
     assert read_entries(second, known).signatures == {0: other}
 
 
+LINES = [
+    pack_entry(EntryKind.SOURCE, index, encode({"file": "train.py", "line": line, "function": "", "code": ""}))
+    for index in range(6)
+    for line in (1, 2)
+]
+PARTS = [
+    *LINES,
+    *(pack_entry(EntryKind.GROUP, 0, encode(group)) for group in GROUPS),
+    *(pack_entry(EntryKind.SIGNATURE, 0, encode(Call(op, op).to_json())) for op in ("barrier", "broadcast")),
+    pack_entry(EntryKind.EVENT, 0, encode({"kind": "exit", "time_ns": 1, "data": {}})),
+]
+RUN = b"".join([LINES[0], LINES[2], LINES[4], LINES[6], LINES[8]])
+
+
+@given(
+    st.lists(
+        st.tuples(*(st.lists(st.sampled_from(PARTS), max_size=4),) * 2, st.integers(-4, 4)), min_size=1, max_size=4
+    )
+)
+def test_entries_that_files_have_in_a_row_are_read_as_they_are(tables):
+    known = KnownEntries()
+    read_entries(PARTS[len(LINES)] + RUN + PARTS[-1], known)
+    assert known.run.data == RUN
+    for table in (_table(*parts) for parts in tables):
+        alone, together = read_entries(table), read_entries(table, known)
+        for kind in ("groups", "signatures", "sources", "events", "damaged"):
+            assert getattr(together, kind) == getattr(alone, kind)
+
+
+def _table(before, behind, damage):
+    """The run between other entries; a positive number breaks one in it, a negative one behind it."""
+    table = bytearray(b"".join(before) + RUN + b"".join(behind))
+    if damage:
+        place = len(b"".join(before)) + damage * 17 if damage > 0 else damage
+        table[place] ^= 1
+    return bytes(table)
+
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(("creating", "created", "destroyed")),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import fields
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,17 +19,17 @@ from simcoll.pricing.job import recorded_job
 from simcoll.pricing.lockstep import in_lockstep
 from simcoll.pricing.price import price
 from simcoll.pricing.replayed import Replayed
+from tests.support.native import KINDS, parts
+from tests.support.seeds import drawn
 from tests.support.timed import Made, call, timed
 
 RANKS = 6
-FLAT = simcoll.flat(RANKS, 50e9, 1e-6)
 WORLD = tuple(range(RANKS))
 GROUPS = [Group(str(number), "", ranks) for number, ranks in enumerate([WORLD, (0, 1), (1, 2), (3, 4, 5), (2, 3)])]
 ALIKE = [Group(str(number), "", WORLD) for number in range(3)]
 CALLS = st.lists(
     st.tuples(st.integers(0, 4), st.integers(0, 1 << 20), st.floats(0, 0.01), st.booleans()), min_size=1, max_size=12
 )
-TIMES = ("begin", "end", "first", "last", "latecomer", "waited", "exposed", "rank_exposed", "rank_waited", "rank_end")
 
 
 def job(groups: list[Group], calls: list[tuple[int, int, float, bool]], spread: int) -> list[MemoryTrace]:
@@ -39,16 +42,48 @@ def job(groups: list[Group], calls: list[tuple[int, int, float, bool]], spread: 
     return timed(groups, made)
 
 
-def replayed(traces: list[MemoryTrace], few: int, many: int, kinds: int) -> Replayed:
-    with pytest.MonkeyPatch.context() as patch:
+def any_job(draw: random.Random) -> list[MemoryTrace]:
+    """Collectives of any groups, and messages; some ranks never come to one, or make their calls in another order."""
+    ranks = draw.choice([2, 5, 20])
+    members = [range(ranks), *(draw.sample(range(ranks), draw.randint(2, ranks)) for _ in range(draw.randrange(6)))]
+    groups = [Group(str(number), "", tuple(sorted(one))) for number, one in enumerate(members)]
+    made: dict[int, list[Made]] = {rank: [] for rank in range(ranks)}
+    later = draw.choice([0.0, 0.5, 1.0])
+    for _ in range(draw.randint(1, 30)):
+        group, size, gap = draw.choice(groups), draw.randint(1, 1 << 22), draw.choice([0.0, 0.001, draw.random() / 99])
+        asynchronous = draw.random() < later
+        here, there = draw.sample(range(len(group.ranks)), 2)
+        if draw.random() < 0.5:
+            ends = {here: call("send", size, peer=there), there: call("recv", size, peer=here)}
+        else:
+            ends = {place: call(size=size) for place in range(len(group.ranks)) if place != here or draw.random() < 0.9}
+        for place, one in ends.items():
+            made[group.ranks[place]].append(Made(group.name, one, gap * draw.choice([1, 1.5]), asynchronous))
+    for calls in made.values() if draw.random() < 0.3 else ():
+        draw.shuffle(calls)
+    return timed(groups, made)
+
+
+def replayed(traces: list[MemoryTrace], few: int, many: int, kinds: int, kind: str = "python") -> Replayed:
+    with pytest.MonkeyPatch.context() as patch, parts(kind):
         patch.setattr(replay, "_FEW", few)
         patch.setattr(replay, "_MANY", many)
         patch.setattr(lockstep, "FEW", kinds)
-        return price(traces, FLAT).replayed
+        return price(traces, simcoll.flat(len(traces), 50e9, 1e-6)).replayed
 
 
 def same(one: npt.ArrayLike, other: npt.ArrayLike) -> bool:
     return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def differing(one: Replayed, other: Replayed) -> list[str]:
+    """The names of what is not equal to the last bit."""
+    pairs = {field.name: (getattr(one, field.name), getattr(other, field.name)) for field in fields(Replayed)}
+    return [
+        name
+        for name, (here, there) in pairs.items()
+        if not (all(map(same, here, there)) if isinstance(here, tuple) else same(here, there))
+    ]
 
 
 @pytest.mark.slow
@@ -61,9 +96,15 @@ def test_times_are_those_of_waves(
     waves = replayed(traces, 0, 0, 0)
     assert waves.cut_short == 0
     for few, kinds in ((many, 0), (0, 64)):
-        other = replayed(traces, few, many, kinds)
-        assert [name for name in TIMES if not same(getattr(waves, name), getattr(other, name))] == []
-        assert all(map(same, waves.arrived, other.arrived))
+        assert differing(waves, replayed(traces, few, many, kinds)) == []
+
+
+@pytest.mark.parametrize("seed", range(drawn(120)))
+def test_the_compiled_waves_come_to_the_same_times(seed: int) -> None:
+    draw = random.Random(seed)
+    traces, kinds = any_job(draw), draw.choice([0, 64])
+    few, many = draw.choice([(0, 0), (1, 4), (16, 64)])
+    assert differing(*(replayed(traces, few, many, kinds, kind) for kind in KINDS)) == []
 
 
 @pytest.mark.parametrize(("spread", "courses"), [(0, 1), (1, RANKS)])

@@ -117,12 +117,20 @@ def _same(features: Ints, a: Ints, b: Ints, feature: int) -> npt.NDArray[np.bool
 
 def _swaps(features: Ints, reference: Ints, other: Ints, blocks: Sequence[_Block]) -> list[_Block]:
     """Join blocks that together hold the same calls in another order."""
+    # The same calls in any order have the same sum, which two looks tell.
+    theirs, mine = (_sums(features[tokens, STATEMENT]) for tokens in (reference, other))
     found, k = list[_Block](), 0
     while k < len(blocks):
+        low, first = blocks[k].low, blocks[k].first
         for many in (1, 2, 3):
-            joined = replace(blocks[k], high=blocks[min(k + many, len(blocks)) - 1].high)
-            joined = replace(joined, last=blocks[min(k + many, len(blocks)) - 1].last, swapped=True)
-            if joined.even and joined.skips <= _APART and _reordered(features, reference, other, joined):
+            end = blocks[min(k + many, len(blocks)) - 1]
+            size = end.high - low
+            if not (size == end.last - first and size <= _APART):
+                continue
+            if theirs[end.high] - theirs[low] != mine[end.last] - mine[first]:
+                continue
+            joined = _Block(low, end.high, first, end.last, swapped=True)
+            if _reordered(features, reference, other, joined):
                 found.append(joined)
                 k += many
                 break
@@ -130,6 +138,11 @@ def _swaps(features: Ints, reference: Ints, other: Ints, blocks: Sequence[_Block
             found.append(blocks[k])
             k += 1
     return found
+
+
+def _sums(values: Ints) -> list[int]:
+    """The sums of all before each place."""
+    return [0, *np.cumsum(values, dtype=np.int64).tolist()]
 
 
 def _reordered(features: Ints, reference: Ints, other: Ints, block: _Block) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -171,16 +172,33 @@ def _dense(part: Part, start: int) -> Ints | None:
 
 
 def _longest(courses: Sequence[CallSequence]) -> list[CallSequence]:
-    """The courses that are no beginning of another; those that are count for the first that they begin."""
+    """The courses that are no beginning of another; those that are count for the first that they begin.
+
+    The courses are distinct, the longest first, so that only a longer one begins with another.
+    """
     kept: list[CallSequence] = []
-    for course in courses:
-        length = len(course.tokens)
-        longer = next((one for one in kept if np.array_equal(one.tokens[:length], course.tokens)), None)
-        if longer is not None:
-            longer.members.update(course.members)
-        else:
-            kept.append(course)
+    sums: list[Ints] = []
+    for length, alike in groupby(courses, lambda course: len(course.tokens)):
+        begun: dict[int, list[CallSequence]] = {}
+        for one, own in zip(kept, sums, strict=True):
+            begun.setdefault(int(own[length]), []).append(one)
+        for course in alike:
+            own = _prefix_sums(course.tokens)
+            like = begun.get(int(own[length]), ())
+            longer = next((one for one in like if np.array_equal(one.tokens[:length], course.tokens)), None)
+            if longer is not None:
+                longer.members.update(course.members)
+            else:
+                kept.append(course)
+                sums.append(own)
     return kept
+
+
+def _prefix_sums(tokens: Ints) -> Ints:
+    """A number for each beginning of a sequence, equal for equal ones and hardly for others."""
+    places = np.arange(1, len(tokens) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    weighed = tokens.astype(np.uint64) * (places ^ (places >> np.uint64(29)) | np.uint64(1))
+    return np.concatenate([[0], np.cumsum(weighed, dtype=np.uint64).astype(np.int64)])
 
 
 @dataclass(slots=True, eq=False)

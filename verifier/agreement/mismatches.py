@@ -75,8 +75,9 @@ def check_agreement(groups: Sequence[GroupColumns], traces: Sequence[Trace]) -> 
     steady = bool(traces) and all(trace.mode == "detail" for trace in traces)
     mismatches: list[Mismatch] = []
     agreed = 0
+    checked: dict[object, GroupColumns] = {}
     for columns in groups:
-        agreed += columns.check()
+        agreed += columns.check(checked)
         found, tolerated = _of_group(columns, steady)
         mismatches += found
         agreed += tolerated
@@ -172,10 +173,11 @@ def _cause(finding: Finding) -> object:
 
     Where all ranks have the same line, the callers that tell the ranks apart belong to the key.
     """
-    told = len({(stated.source.file, stated.source.line) for side in finding.sides for stated in side.sources}) == 1
+    sources = {id(stated.source): stated.source for side in finding.sides for stated in side.sources}
+    told = len({(source.file, source.line) for source in sources.values()}) == 1
+    places = {key: _place(finding, source, told) for key, source in sources.items()}
     sides = frozenset(
-        (side.ranks, tuple(_place(finding, stated.source, told) for stated in side.sources) or side.call)
-        for side in finding.sides
+        (side.ranks, tuple(places[id(stated.source)] for stated in side.sources) or side.call) for side in finding.sides
     )
     return finding.code, finding.severity, finding.culprits, finding.differing, sides
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import Group, Record, State
-from simcoll.core.trace import Life, Trace, lives, once_alike, record_at
+from simcoll.core.trace import Life, Trace, lives, once_alike, record_at, slots_key
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -30,10 +30,14 @@ NO_ROWS: Rows = np.zeros(0, np.intp)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class End:
-    """One rank's sends to a peer, or its receives from it, in the order in which they were made."""
+    """One rank's sends to a peer, or its receives from it, in the order in which they were made.
+
+    ``rows`` is one object for ranks with the same slots, and ``known`` what :meth:`used` is, where that is known.
+    """
 
     trace: Trace
     rows: Rows
+    known: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -47,17 +51,25 @@ class End:
         """Some of the rows, in the same order."""
         return End(self.trace, self.rows[places])
 
+    def used(self) -> tuple[int, ...]:
+        """The distinct calls, as indices of the trace's ``signatures``, ascending."""
+        if self.known is not None:
+            return self.known
+        return tuple(np.unique(self.trace.slots["signature"][self.rows]).tolist())
+
     def tags(self) -> npt.NDArray[np.int64]:
         """The tag of each row; 0 where none is stated."""
-        signatures = self.trace.slots["signature"][self.rows]
-        used, place = np.unique(signatures, return_inverse=True)
-        tags = np.array([self.trace.signatures[int(index)].tag or 0 for index in used], np.int64)
-        return tags[place]
+        tags = {index: self.trace.signatures[index].tag or 0 for index in self.used()}
+        if len({*tags.values()}) < 2:
+            return np.full(len(self.rows), next(iter(tags.values()), 0), np.int64)
+        table = np.zeros(len(self.trace.signatures), np.int64)
+        table[[*tags]] = [*tags.values()]
+        stated: npt.NDArray[np.int64] = table[self.trace.slots["signature"][self.rows]]
+        return stated
 
     def devices(self) -> set[str]:
         """The device types of all buffers; empty texts where records do not state them."""
-        used = np.unique(self.trace.slots["signature"][self.rows])
-        calls = [self.trace.signatures[int(index)] for index in used]
+        calls = [self.trace.signatures[index] for index in self.used()]
         return {buffer.device for call in calls for buffer in (*call.inputs, *call.outputs)}
 
 
@@ -167,13 +179,14 @@ def match_messages(traces: Sequence[Trace]) -> Matching:
 def _lives(traces: Sequence[Trace]) -> list[tuple[Group, dict[int, _Member]]]:
     """Each life of each group in which anybody sent or received, with its members by group rank."""
     found: dict[Life, tuple[Group, dict[int, _Member]]] = {}
-    if not any(messages := once_alike(traces, _message_groups)):
+    if not any(messages := once_alike(traces, _message_groups, slots_key)):
         return []
+    rows = _MessageRows()
     for trace, used in zip(traces, messages, strict=True):
         for index, (group, life) in enumerate(zip(trace.groups, lives(trace), strict=True)):
             if (place := group.place(trace.rank)) is not None:
                 _, members = found.setdefault(life, (group, {}))
-                members[place] = _member(trace, index) if index in used else _idle(trace, index)
+                members[place] = _member(trace, index, rows) if index in used else _idle(trace, index)
     return [life for life in found.values() if any(member.sends or member.receives for member in life[1].values())]
 
 
@@ -188,21 +201,53 @@ def _idle(trace: Trace, index: int) -> _Member:
     return _Member(trace, not trace.dropped_p2p.get(index))
 
 
-def _member(trace: Trace, index: int) -> _Member:
+def _member(trace: Trace, index: int, rows: _MessageRows) -> _Member:
     member = _idle(trace, index)
-    slots = trace.slots
-    mask = (slots["group"] == index) & (slots["p2p_sequence"] > 0) & (slots["state"] != State.REJECTED)
-    rows = np.flatnonzero(mask & (slots["signature"] < len(trace.signatures)))
-    if not len(rows):
-        return member
-    # Threads may write down their calls a little out of order.
-    rows = rows[np.argsort(slots["p2p_sequence"][rows], kind="stable")]
-    directions = np.array([_direction(call) for call in trace.signatures], np.int64)[slots["signature"][rows]]
-    for direction in np.unique(directions):
-        sends, peer = int(direction) % 2 == 1, int(direction) // 2 - 2
+    directions: dict[int, list[int]] = {}
+    for signature in rows.used(trace, index):
+        directions.setdefault(_direction(trace.signatures[signature]), []).append(signature)
+    for direction, signatures in sorted(directions.items()):
+        sends, peer = direction % 2 == 1, direction // 2 - 2
         if peer >= ANY_SOURCE:
-            (member.sends if sends else member.receives)[peer] = End(trace, rows[directions == direction])
+            used = tuple(signatures)
+            (member.sends if sends else member.receives)[peer] = End(trace, rows.of(trace, index, used), used)
     return member
+
+
+class _MessageRows:
+    """The messages of each rank in each group, worked out once for ranks with the same slots."""
+
+    def __init__(self) -> None:
+        self._all: dict[object, tuple[Rows, npt.NDArray[np.uint32], tuple[int, ...]]] = {}
+        self._of: dict[object, Rows] = {}
+
+    def used(self, trace: Trace, index: int) -> tuple[int, ...]:
+        """The distinct calls, ascending."""
+        return self._messages(trace, index)[2]
+
+    def of(self, trace: Trace, index: int, used: tuple[int, ...]) -> Rows:
+        """The rows of some of the calls, in the order in which they were made."""
+        key = slots_key(trace), len(trace.signatures), index, used
+        if key not in self._of:
+            rows, signatures, every = self._messages(trace, index)
+            chosen = np.zeros(len(trace.signatures), np.bool_)
+            chosen[[*used]] = True
+            self._of[key] = rows if used == every else rows[chosen[signatures]]
+        return self._of[key]
+
+    def _messages(self, trace: Trace, index: int) -> tuple[Rows, npt.NDArray[np.uint32], tuple[int, ...]]:
+        key = slots_key(trace), len(trace.signatures), index
+        if key not in self._all:
+            slots = trace.slots
+            mask = (slots["group"] == index) & (slots["p2p_sequence"] > 0) & (slots["state"] != State.REJECTED)
+            rows = np.flatnonzero(mask & (slots["signature"] < len(trace.signatures)))
+            numbers = slots["p2p_sequence"][rows]
+            if (numbers[1:] < numbers[:-1]).any():
+                # Threads may write down their calls a little out of order.
+                rows = rows[np.argsort(numbers, kind="stable")]
+            signatures = slots["signature"][rows]
+            self._all[key] = rows, signatures, tuple(np.unique(signatures).tolist())
+        return self._all[key]
 
 
 def _direction(call: Call) -> int:
@@ -288,8 +333,7 @@ def _in_turn(receives: End, waiting: End) -> bool:
 
     Gloo keeps no order between receives that name the sender and receives from any source, unless these come later.
     """
-    used = np.unique(receives.trace.slots["signature"][receives.rows])
-    mixed = len({receives.trace.signatures[int(index)].spelling for index in used}) > 1
+    mixed = len({receives.trace.signatures[index].spelling for index in receives.used()}) > 1
     later = not len(waiting) or not len(receives) or bool(waiting.rows.min() > receives.rows.max())
     return not mixed and later
 

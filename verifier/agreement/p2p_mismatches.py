@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import record_at
 from simcoll.spec.call import Buffer, Call, bytes_of
+from simcoll.verifier.agreement.distinct import distinct_rows
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.p2p_matching import ChannelRecords, Matching
 from simcoll.verifier.findings.describe import elements_text
@@ -83,10 +83,8 @@ def unequal_messages(matching: Matching, aborted: Collection[int] = ()) -> list[
     """
     cases: dict[object, list[tuple[Message, Disagreement]]] = {}
     good: _Good = {}
-    for lane in matching.lanes:
-        if not lane.ordered:
-            continue
-        for message, often, found in _judged(lane):
+    for lane, distinct in _ordered(matching):
+        for message, often, found in _judged(lane, distinct):
             if found is None:
                 for voice in _voices(message):
                     good.setdefault(voice, set()).add((message.sender, message.receiver))
@@ -100,8 +98,7 @@ def unequal_messages(matching: Matching, aborted: Collection[int] = ()) -> list[
 
 def agreed_messages(matching: Matching) -> int:
     """The number of messages that are known to have two ends that agree."""
-    lanes = (lane for lane in matching.lanes if lane.ordered)
-    return sum(often for lane in lanes for _, often, wrong in _judged(lane) if wrong is None)
+    return sum(often for one in _ordered(matching) for _, often, wrong in _judged(*one) if wrong is None)
 
 
 def unequal(message: Message) -> Finding | None:
@@ -110,17 +107,34 @@ def unequal(message: Message) -> Finding | None:
     return None if wrong is None else _finding([(message, wrong)], {}).finding
 
 
-def _judged(lane: ChannelRecords) -> Iterator[tuple[Message, int, Disagreement | None]]:
-    """The distinct messages of a lane, the count of each, and its disagreement or None."""
-    count = lane.paired
-    ends = (lane.sends.part(slice(count)), lane.receives.part(slice(count)))
+def _ordered(matching: Matching) -> Iterator[tuple[ChannelRecords, Sequence[tuple[int, int]]]]:
+    """The lanes whose n-th send meets the n-th receive, with the first of their distinct messages and their counts.
+
+    What the ends do is worked out once for lanes between ranks with the same slots, whose rows are one object.
+    """
+    known: dict[object, Sequence[tuple[int, int]]] = {}
+    for lane in matching.lanes:
+        if lane.ordered and lane.paired:
+            key = id(lane.sends.rows), id(lane.receives.rows)
+            if key not in known:
+                known[key] = _distinct_messages(lane)
+            yield lane, known[key]
+
+
+def _distinct_messages(lane: ChannelRecords) -> Sequence[tuple[int, int]]:
+    ends = (lane.sends.part(slice(lane.paired)), lane.receives.part(slice(lane.paired)))
     columns = [end.trace.slots[name][end.rows].astype(np.int64) for end in ends for name in ("signature", "source")]
-    if not count:
-        return
-    first, often = _distinct(columns)
+    first, often, _ = distinct_rows(columns)
+    return sorted(zip(first.tolist(), often.tolist(), strict=True))
+
+
+def _judged(
+    lane: ChannelRecords, distinct: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Message, int, Disagreement | None]]:
+    """The distinct messages of a lane, the count of each, and its disagreement or None."""
     found = []
-    for place, times in sorted(zip(first.tolist(), often.tolist(), strict=True)):
-        send, receive = (record_at(end.trace, int(end.rows[place])) for end in ends)
+    for place, times in distinct:
+        send, receive = (record_at(end.trace, int(end.rows[place])) for end in (lane.sends, lane.receives))
         if send is None or receive is None:
             continue
         message = Message(lane.group, lane.sender, lane.receiver, send, receive)
@@ -130,21 +144,6 @@ def _judged(lane: ChannelRecords) -> Iterator[tuple[Message, int, Disagreement |
             return
         found.append((message, times, wrong))
     yield from found
-
-
-def _distinct(columns: Sequence[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """The first place of each distinct row of these columns, and the number of such rows."""
-    keys, most = columns[0], int(columns[0].max())
-    for column in columns[1:]:
-        size = int(column.max()) + 1
-        most = most * size + size - 1
-        if most >= 1 << 62:
-            # Numbers for the rows so far, of which there are no more than rows.
-            keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-            most = len(keys) * size
-        keys = keys * size + column
-    _, first, often = np.unique(keys, return_index=True, return_counts=True)
-    return first, often
 
 
 def _fatal(matching: Matching, aborted: Collection[int]) -> Iterator[tuple[Message, Disagreement]]:

@@ -216,6 +216,8 @@ def by_lines(columns: GroupColumns) -> list[EditFinding]:
 
     Where their lines show nothing, as those of one helper, their callers are asked, the innermost first.
     """
+    if len(columns.classes()) < 2:
+        return []
     callers = max((len(source.callers) for part, _ in columns.classes() for source in part.stated.sources), default=0)
     told = (columns.by_stack(depth) for depth in range(1, callers + 1))
     asked = (_by_lines(one) for one in chain([columns], (one for one in told if one is not columns)))

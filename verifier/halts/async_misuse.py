@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Group, Source, State, number, source_of, text
-from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace, once_alike
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace, once_alike, slots_key
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
+from simcoll.verifier.agreement.distinct import distinct_rows
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.own_memory import DIFFERING, memory_text
 from simcoll.verifier.agreement.p2p_matching import Unmatched
@@ -55,7 +56,9 @@ def never_waited(traces: Sequence[Trace], unmatched: Sequence[Unmatched] = ()) -
     alone: dict[int, set[tuple[Group, int]]] = {}
     for one in unmatched:
         alone.setdefault(one.rank, set()).add((one.group, one.record.p2p_sequence))
-    for trace, left in zip(traces, once_alike(traces, _unobserved), strict=True):
+    returned = dict(zip(map(id, traces), once_alike(traces, _returned, slots_key), strict=True))
+    unobserved = once_alike(traces, lambda trace: _unobserved(trace, *returned[id(trace)]))
+    for trace, left in zip(traces, unobserved, strict=True):
         rows = _left(trace, *left)
         if trace.rank in alone:
             rows = np.array([row for row in rows if not _is_alone(trace, row, alone[trace.rank])], np.intp)
@@ -76,14 +79,19 @@ def _is_alone(trace: Trace, row: int, alone: Collection[tuple[Group, int]]) -> b
     return bool(slot["p2p_sequence"]) and (trace.groups[slot["group"]], int(slot["p2p_sequence"])) in alone
 
 
-def _unobserved(trace: Trace) -> tuple[Rows, Rows]:
+def _unobserved(trace: Trace, rows: Rows, observed: Rows) -> tuple[Rows, Rows]:
     """The rows of calls whose end nobody has seen or can see, and of asynchronous ones whose end somebody has."""
+    return rows[~_ended_by_next(trace, rows)] if len(rows) else rows, observed
+
+
+def _returned(trace: Trace) -> tuple[Rows, Rows]:
+    """The rows of calls that returned before their end: those whose end nobody has seen, and those of the others."""
     slots, flags = trace.slots, trace.slots["flags"]
     returns = (flags & ASYNCHRONOUS != 0) | (slots["p2p_sequence"] > 0)
     observed = flags & (AWAITED | HANDED_ON) != 0
     rows = np.flatnonzero(returns & ~observed)
     rows = rows[np.isin(slots["state"][rows], (State.STARTED, State.COMPLETED))] if len(rows) else rows
-    return rows[~_ended_by_next(trace, rows)] if len(rows) else rows, np.flatnonzero(returns & observed)
+    return rows, np.flatnonzero(returns & observed)
 
 
 def _ended_by_next(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
@@ -123,19 +131,19 @@ def _left(trace: Trace, unobserved: Rows, observed: Rows) -> Rows:
 
 def _with_result(trace: Trace, rows: Rows) -> Rows:
     """Those of the rows whose calls bring a result; each distinct call of a group and a line is looked at once."""
-    kept = np.zeros(len(rows), np.bool_)
-    for row, _ in _distinct(trace.slots, rows, _SAME):
-        if _brings_result(trace, row):
-            kept |= np.logical_and.reduce([trace.slots[name][rows] == trace.slots[name][row] for name in _SAME])
-    return rows[kept]
+    if not len(rows):
+        return rows
+    first, _, kind = distinct_rows([trace.slots[name][rows] for name in _SAME])
+    brings = np.array([_brings_result(trace, int(row)) for row in rows[first]], np.bool_)
+    kept: Rows = rows[brings[kind]]
+    return kept
 
 
 def _distinct(slots: Slots, rows: Rows, columns: Sequence[str]) -> list[tuple[int, int]]:
     """The first row of each distinct combination of these columns, in order, and the number of its rows."""
     if not len(rows):
         return []
-    keys = np.stack([slots[name][rows] for name in columns])
-    _, first, often = np.unique(keys, axis=1, return_index=True, return_counts=True)
+    first, often, _ = distinct_rows([slots[name][rows] for name in columns])
     return sorted(zip(rows[first].tolist(), often.tolist(), strict=True))
 
 

@@ -129,6 +129,7 @@ def _by_position(known: Sequence[_Inside], which: int) -> npt.NDArray[Any]:
 def _completed(columns: GroupColumns, *, on_device: bool) -> list[_Inside]:
     """The collectives that each rank completed, of a device only synchronous ones, and for how long it was inside."""
     known: dict[int, _Inside] = {}
+    begin = "started_ns" if on_device else "scheduled_ns"
     for one, alike in columns.classes():
         slots, rows, sequences = one.trace.slots, one.rows, one.sequences
         inside = slots["state"][rows] == State.COMPLETED
@@ -141,10 +142,12 @@ def _completed(columns: GroupColumns, *, on_device: bool) -> list[_Inside]:
         every = len(rows) == len(slots) and bool((np.diff(rows) == 1).all())
         for place in alike:
             slots = columns.parts[place].trace.slots
-            own = slots if every else slots[rows]
-            came = own["started_ns" if on_device else "scheduled_ns"]
-            seconds = (own["finished_ns"].astype(np.float64) - came) / 1e9
+            came, ended = slots[begin], slots["finished_ns"]
+            if not every:
+                came, ended = came[rows], ended[rows]
+            seconds = (ended.astype(np.float64) - came) / 1e9
             if free.any():
+                own = slots if every else slots[rows]
                 waited = waited_ns(own, came.astype(np.int64)) / 1e9
                 known[place] = sequences, seconds, waited, begins_burst(own)
             else:

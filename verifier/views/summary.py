@@ -18,7 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source, State
-from simcoll.core.trace import AWAITED, ON_DEVICE, Life, Slots, Stall, Trace, course_key, once_alike, record_at
+from simcoll.core.trace import (
+    AWAITED,
+    ON_DEVICE,
+    Life,
+    Slots,
+    Stall,
+    Trace,
+    course_key,
+    once_alike,
+    record_at,
+    slots_key,
+)
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.columns import GroupColumns, Part
@@ -93,7 +104,7 @@ def _places(
     The place of ranks that are known to be alike is worked out once.
     """
     by_rank = {trace.rank: trace for trace in traces}
-    rows = {trace.rank: row for trace, row in zip(traces, once_alike(traces, _row), strict=True)}
+    rows = {trace.rank: row for trace, row in zip(traces, once_alike(traces, _row, slots_key), strict=True)}
     crowds: dict[object, _Crowd] = {}
     alike: dict[object, _Crowd] = {}
     ended: dict[tuple[Life, int], bool] = {}

@@ -19,6 +19,9 @@ from simcoll.pricing.rank_program import LAUNCH, WAIT
 from simcoll.pricing.replayed import held_up
 from simcoll.verifier.findings.describe import group_name
 
+_SPARSE = 4
+"""So many times as many numbers as collectives may there be for a table of them all."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeanAndRange:
@@ -194,15 +197,24 @@ def _sums(priced: Pricing) -> list[_Sums]:
     all_of, done, prices = priced.job.collectives, priced.replayed, priced.prices
     width = max(len(prices.estimates), 1)
     ran = all_of.came > 0
-    keys, place = np.unique(all_of.stream[ran].astype(np.int64) * width + prices.which[ran], return_inverse=True)
+    part = slice(None) if ran.all() else ran
+    key = all_of.stream[part].astype(np.int64) * width + prices.which[part]
+    size = len(priced.job.streams) * width
+    if size > _SPARSE * len(key):
+        keys, key = np.unique(key, return_inverse=True)
+        size = len(keys)
+        used = np.arange(size)
+    else:
+        # Small numbers are told apart by a table of them all, without sorting.
+        keys = used = np.flatnonzero(np.bincount(key, minlength=size))
     columns = (
-        np.ones(len(place)),
-        all_of.bytes[ran],
-        (done.end - done.begin)[ran],
-        done.exposed[ran],
-        done.waited[ran],
+        None,
+        all_of.bytes[part],
+        (done.end - done.begin)[part],
+        done.exposed[part],
+        done.waited[part],
     )
-    added = [np.bincount(place, weights=column, minlength=len(keys)) for column in columns]
+    added = [np.bincount(key, weights=column, minlength=size)[used] for column in columns]
     return [
         _Sums(int(key) // width, int(key) % width, int(calls), int(size), float(took), float(shown), float(waited))
         for key, calls, size, took, shown, waited in zip(keys, *added, strict=True)

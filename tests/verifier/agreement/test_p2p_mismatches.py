@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call
-from simcoll.verifier.agreement import p2p_mismatches
 from simcoll.verifier.agreement.p2p_matching import match_messages
 from simcoll.verifier.agreement.p2p_mismatches import disagreement
 from simcoll.verifier.findings.finding import Finding, Severity
@@ -347,13 +345,3 @@ def test_who_of_those_that_say_the_same_was_the_first_is_not_told() -> None:
     raised = [failed(time, "ValueError", "no checkpoint") for time in (9, 8, 10)]
     (found,) = findings(*(rank(number, [barrier()], event) for number, event in enumerate(raised)))
     assert found.message == "ranks 0-2 raised ValueError: no checkpoint"
-
-
-@pytest.mark.parametrize("most", [3, 1 << 20, 1 << 32])
-def test_distinct_rows_are_those_of_numpy(most: int) -> None:
-    columns = [np.random.default_rng(seed).integers(0, 3, 40) * (most // 3) for seed in range(4)]
-    first, often = p2p_mismatches._distinct(columns)
-    _, place, count = np.unique(np.stack(columns), axis=1, return_index=True, return_counts=True)
-    assert sorted(zip(first.tolist(), often.tolist(), strict=True)) == sorted(
-        zip(place.tolist(), count.tolist(), strict=True)
-    )
