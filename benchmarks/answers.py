@@ -64,8 +64,7 @@ def told_by_status(folder: Path) -> Story:
         return "hang", int(found[1])
     if done.returncode == 3 and (found := re.search(r"rank (\d+) was killed by SIGKILL", done.stdout)):
         return "killed", int(found[1])
-    found = re.search(r"the others wait for rank (\d+) (\d+) % of the time", done.stdout)
-    return ("slow", int(found[1])) if done.returncode == 0 and found else None
+    return _slow(done.stdout) if done.returncode == 0 else None
 
 
 def told_by_top(folder: Path) -> Story:
@@ -79,9 +78,7 @@ def told_by_top(folder: Path) -> Story:
 def told_by_report(folder: Path) -> Story:
     """The document of ``simcoll verify --json``."""
     report = _document("verify", "--json", str(folder))
-    return _found(report.get("findings", ())) or _slowest(
-        {one["rank"]: one["share"] for one in (report.get("summary") or {}).get("late", ())}
-    )
+    return _found(report.get("findings", ())) or _slow(" ".join(report.get("notes", ())))
 
 
 def told_by_metrics(samples: Sequence[Sample]) -> Story:
@@ -128,6 +125,11 @@ def _found(findings: Sequence[Mapping[str, Any]]) -> Story:
         if one["code"] in _RULES and one["culprits"]:
             return _RULES[one["code"]], one["culprits"][0]
     return None
+
+
+def _slow(text: str) -> Story:
+    found = re.search(r"the others wait for rank (\d+) \d+ % of the time", text)
+    return ("slow", int(found[1])) if found else None
 
 
 def _slowest(late: Mapping[int, float]) -> Story:

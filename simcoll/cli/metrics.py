@@ -31,6 +31,9 @@ SCHEMA = "simcoll.metrics/1"
 _BUSY = 0.2
 """Looks take at most this share of the time, whatever the interval."""
 
+_TICK_SECONDS = 0.01
+"""So long after a job is due to stand it is looked at."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``metrics`` to its parser."""
@@ -228,7 +231,8 @@ def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics, send
             over_since = (over_since or now) if over else None
             if over_since is not None and now - over_since >= request.linger:
                 break
-            time.sleep(max(request.interval - (now - begun), (now - begun) * (1 / _BUSY - 1)))
+            until_next = request.interval if watch.due is None else min(request.interval, watch.due + _TICK_SECONDS)
+            time.sleep(max(until_next - (now - begun), (now - begun) * (1 / _BUSY - 1)))
     # What was judged beside the looks may be of an earlier one.
     watch = JobWatch(folder, request.stall)
     job = watch.look()

@@ -76,12 +76,17 @@ _WRITTEN_AT_THE_END = frozenset({"values", "state", "batch", "trained", "exit"})
 class JobWatch:
     """The black boxes of one job below a folder. ``patience`` in seconds takes the place of the job's own pace.
 
+    ``stall`` is what the last look has seen of a job that stands, None of any other. ``due`` are the seconds after
+    which a job that the last look has seen to move will stand unless a record changes; None where no rank waits.
+
     With an ``executor`` the verifier judges there, and a look has what it has found so far: judging thousands of ranks
     takes longer than looking at them.
     """
 
     def __init__(self, folder: Path, patience: float | None = None, executor: Executor | None = None) -> None:
         self.folder = folder
+        self.stall: Stall | None = None
+        self.due: float | None = None
         self._patience = patience
         self._executor = executor
         self._judging: Future[Ruling] | None = None
@@ -135,6 +140,7 @@ class JobWatch:
         self._judge(ranks, launch, motion, now)
         if self._last.proved and motion is Motion.MOVING:
             motion = Motion.STANDING
+        self.stall = self._standing(ranks, now) if motion is Motion.STANDING else None
         calls = sum(tail.newest for tail in self._chosen)
         idle = first or now == before or motion is Motion.ENDED
         rate = None if idle else max(calls - self._calls, 0) / ((now - before) / 1e9)
@@ -329,13 +335,17 @@ class JobWatch:
         return None if box is None else record_at(box, row - int(records.bounds[place]))
 
     def _motion(self, records: Records, ranks: Sequence[RankNow], now: int) -> Motion:
+        self.due = None
         if all(one.doing.over for one in ranks):
             return Motion.ENDED
         if not any(one.doing is Doing.WAITS for one in ranks):
             return Motion.MOVING
         pace = min(max(_PAUSES * records.longest_pause(), _SHORTEST), _LONGEST)
         patience = pace if self._patience is None else self._patience
-        return Motion.STANDING if (now - self._changed_ns) / 1e9 > patience else Motion.MOVING
+        if (now - self._changed_ns) / 1e9 > patience:
+            return Motion.STANDING
+        self.due = patience - (now - self._changed_ns) / 1e9
+        return Motion.MOVING
 
     def _judge(self, ranks: Sequence[RankNow], launch: LaunchAccount, motion: Motion, now: int) -> None:
         """Have the verifier judge the records at hand, as often as its own cost allows."""

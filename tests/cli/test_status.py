@@ -63,6 +63,27 @@ def test_status_of_a_job_that_stands(standing, capsys):
     assert "for rank 3" in said
 
 
+def test_a_job_that_is_due_to_stand_is_waited_for(standing, capsys):
+    watch = JobWatch(standing, 1e6)
+    watch.look()
+    assert watch.due is not None
+    assert watch.stall is None
+    assert main(["status", "--stall", "1", str(standing)]) == 4
+    assert capsys.readouterr().out.startswith("standing: for ")
+
+
+def test_a_report_on_a_job_that_runs_tells_what_status_tells(standing, folder, capsys):
+    assert main(["verify", "--json", str(standing)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(one["code"], one["severity"], one["culprits"]) for one in report["findings"]] == [
+        ("SC201", "warning", [3])
+    ]
+    (note,) = [note for note in report["notes"] if note.startswith("the job runs: standing: for ")]
+    assert "for rank 3; " in note
+    assert main(["verify", "--json", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
+
+
 @pytest.mark.parametrize("command", [["status"], ["top", "--once"]])
 @pytest.mark.parametrize("kind", ["ended", "standing"])
 def test_the_document_fits_its_schema(folder, standing, command, kind, capsys):
