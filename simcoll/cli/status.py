@@ -81,7 +81,8 @@ def seen_twice(watch: JobWatch) -> JobNow:
         time.sleep(watch.due + _TICK_SECONDS)
         job = watch.look()
     if job is None:
-        raise UsageError(f"no readable black box (*.simcoll) in {watch.folder}")
+        reason = f": {watch.unreadable[0]}" if watch.unreadable else ""
+        raise UsageError(f"no readable black box (*.simcoll) in {watch.folder}{reason}")
     return job
 
 

@@ -22,7 +22,10 @@ _MOST_FOLLOWED = 16
 
 def why_of(job: JobNow) -> str:
     """One line on why the job is in its state: the first finding, or where its ranks are; and who is not seen."""
-    unseen = f"; there is no record of {ranks_text(job.unseen)} in this folder" if job.unseen else ""
+    unseen = ""
+    if job.unseen:
+        reason = f" that can be read: {job.unreadable[0]}" if job.unreadable else " in this folder"
+        unseen = f"; there is no record of {ranks_text(job.unseen)}{reason}"
     told = [one.rank for one in job.ranks if one.place and not one.silent_seconds]
     remote = (
         f"; {ranks_text(told)} {verb(told, 'records', 'record')} on other nodes, as node 0 was told" if told else ""

@@ -112,6 +112,11 @@ class JobWatch:
         """The black boxes of the job as the last look has left them, by rank."""
         return self._chosen
 
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Why files could not be read at the last look."""
+        return tuple(tail.problem for tail in self._tails.values() if tail.header is None and tail.problem)
+
     def look(self) -> JobNow | None:
         """The job as it is now; None where no rank has left a record yet."""
         now = now_ns()
@@ -149,6 +154,7 @@ class JobWatch:
         headers = [tail.header for tail in self._chosen if tail.header is not None]
         job = JobNow(
             unjudged=self._last.problem,
+            unreadable=self.unreadable,
             folder=str(self.folder),
             time_ns=now,
             world_size=max([header.world_size for header in headers] + [len(launch.ranks)]),

@@ -105,6 +105,27 @@ def test_a_folder_without_a_job_is_refused(tmp_path, command, given, why, capsys
     assert said.out == ""
 
 
+@pytest.mark.parametrize("version", [0, 255])
+@pytest.mark.parametrize("command", [["status"], ["top", "--once"], ["metrics", "--once"]])
+def test_files_of_another_version_are_told(folder, version, command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    files = sorted(folder.glob("*.simcoll"))
+    why = f"found black box format {version}, expected 1 to "
+
+    def age(file):
+        file.write_bytes(file.read_bytes()[:8] + version.to_bytes(4, "little") + file.read_bytes()[12:])
+
+    age(files[2])
+    assert main([*command, str(folder)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    if command[0] != "metrics":
+        assert f"there is no record of rank 2 that can be read: {files[2]}: {why}" in said
+    for file in files:
+        age(file)
+    assert main([*command, str(folder)]) == 2
+    assert f"{files[0].name}: {why}" in " ".join(capsys.readouterr().err.split())
+
+
 def test_top_takes_the_newest_job(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["top", "--once"]) == 2
