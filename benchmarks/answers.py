@@ -244,7 +244,7 @@ def _first_right(ask: Ask, kind: str, folder: Path) -> tuple[int, int, int] | No
 
 
 def table_of(rows: Sequence[Answered]) -> Table:
-    """A row for each kind, with the delays of each answer."""
+    """A row for each kind, with the delay of each answer: the median and, of several jobs, the longest."""
     made = bench_table(
         "seconds from what happened to the first right answer",
         "program",
@@ -259,9 +259,8 @@ def table_of(rows: Sequence[Answered]) -> Table:
         cells = []
         for name in ANSWERS:
             seconds = sorted(one.seconds for one in mine if one.answer == name)
-            cells.append(
-                "" if not seconds else f"{statistics.median(seconds):.2f} ({seconds[0]:.2f}-{seconds[-1]:.2f})"
-            )
+            most = f"-{seconds[-1]:.2f}" if len(seconds) > 1 else ""
+            cells.append(f"{statistics.median(seconds):.2f}{most}" if seconds else "")
         agree = min(one.agree for one in mine)
         made.add_row(program, kind, *cells, f"{agree} of {len(ANSWERS)}", str(sum(one.wrong for one in mine)))
     return made

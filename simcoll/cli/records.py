@@ -19,6 +19,7 @@ from simcoll.blackbox.accounts import (
     read_stalls,
 )
 from simcoll.blackbox.gather import RunRecords, matching
+from simcoll.blackbox.host_clocks import moved_account
 from simcoll.blackbox.host_files import fact_files, job_facts
 from simcoll.cli.output import warn
 from simcoll.core.process import stat_of
@@ -118,7 +119,8 @@ def no_records(paths: Sequence[Path]) -> UsageError:
 
 def _launches(records: RunRecords) -> list[LaunchAccount]:
     """The launchers' accounts that lie beside the records; none where the job ran under another launcher."""
-    return [launch for launch in map(read_launch, _beside(records, LAUNCH_PATTERN)) if launch.ranks]
+    launches = [launch for launch in map(read_launch, _beside(records, LAUNCH_PATTERN)) if launch.ranks]
+    return [moved_account(launch, records.later.get(launch.host, 0)) for launch in launches]
 
 
 def _outcome(launches: Sequence[LaunchAccount]) -> LaunchOutcome | None:
@@ -131,7 +133,7 @@ def _fact_files(records: RunRecords) -> list[Path]:
 
 def _stall(records: RunRecords) -> Stall | None:
     """Reads the monitors' account of a stall, if the job stalled."""
-    return read_stalls(_beside(records, STALL_PATTERN))
+    return read_stalls(_beside(records, STALL_PATTERN), records.later)
 
 
 def _beside(records: RunRecords, pattern: str) -> list[Path]:

@@ -161,7 +161,7 @@ def _report(
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns, nodes, seconds)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     # What this node's monitor saw is known also where the disk had no room for it.
-    stall = together(filter(None, [monitor.stall, read_stalls(_fresh(folder, STALL_PATTERN, since_ns))]))
+    stall = together(filter(None, [monitor.stall, read_stalls(_fresh(folder, STALL_PATTERN, since_ns), records.later)]))
     if not (alone or (nodes is not None and nodes.apart)) and end != JobEnd(0, None):
         _await_facts(folder, len(launches), since_ns)
     facts = job_facts(records.traces, launches, _fresh_facts(folder, since_ns))

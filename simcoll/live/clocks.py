@@ -22,13 +22,13 @@ class HostClocks:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._later: Mapping[str, int] = {}
+        self.later: Mapping[str, int] = {}
         self._hosts: Sequence[str] = ()
         self._found = -_AGAIN_SECONDS
 
     def later_ns(self, host: str) -> int:
         """What is to be added to a time of that host."""
-        return self._later.get(host, 0)
+        return self.later.get(host, 0)
 
     def look(self, tails: Sequence[BoxTail]) -> None:
         """Look at the records, and move their times."""
@@ -39,7 +39,7 @@ class HostClocks:
             self._hosts, self._found = hosts, time.monotonic()
             for tail in tails:
                 tail.move(0)
-            self._later = self._measured(tails, hosts)
+            self.later = self._measured(tails, hosts)
         for tail in tails:
             if (box := tail.box()) is not None:
                 tail.move(self.later_ns(box.host))

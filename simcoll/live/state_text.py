@@ -159,7 +159,14 @@ def _standing_text(job: JobNow) -> str:
     if culprit is None:
         # Of ranks on other nodes less is known.
         first = max(waiting, key=lambda one: (not one.place, one.for_seconds))
-        return f"{ranks_text(one.rank for one in waiting)}: rank {first.rank} {doing_text(first)} in {call_text(first)}"
+        told = f"{ranks_text(one.rank for one in waiting)}: rank {first.rank} {doing_text(first)} in {call_text(first)}"
+        apart = [one for one in job.ranks if one.doing is Doing.RUNS and one.place and not one.silent_seconds]
+        if not apart:
+            return told
+        first = max(apart, key=lambda one: one.for_seconds)
+        others = [one.rank for one in apart if one is not first]
+        too = f", and so {verb(others, 'does', 'do')} {ranks_text(others)}" if others else ""
+        return f"{told}; rank {first.rank} {doing_text(first)}{too}"
     first = max((one for one in waiting if culprit.rank in one.waits_for), key=lambda one: one.for_seconds)
     same = [one.rank for one in waiting if _call(one) == _call(first) and one.waits_for == first.waits_for]
     behind = sorted(held[culprit.rank] - {*same})

@@ -25,7 +25,7 @@ from simcoll.blackbox.accounts import (
     LaunchedRank,
     outcome_of,
     read_launch,
-    read_stall,
+    stall_by,
     together,
 )
 from simcoll.blackbox.gather import boxes_below, matching, one_run
@@ -231,13 +231,8 @@ class JobWatch:
     def _stall(self) -> Stall | None:
         """The stall for which the job was ended, by its monitors' accounts; those of an earlier run are left out."""
         begun = min(box.created_ns for tail in self._chosen if (box := tail.box()) is not None)
-        found = [self._stall_at(path) for path in self._beside(STALL_PATTERN)]
+        found = [stall_by(path, self._clocks.later) for path in self._beside(STALL_PATTERN)]
         return together(stall for stall in found if stall is not None and stall.seen_ns >= begun)
-
-    def _stall_at(self, path: Path) -> Stall | None:
-        stall, account = read_stall(path), read_launch(path.with_name(path.name.replace("stall", "launch", 1)))
-        later = self._clocks.later_ns(account.host)
-        return stall and replace(stall, since_ns=stall.since_ns + later, seen_ns=stall.seen_ns + later)
 
     def _remote(self, ranks: Sequence[RankNow], now: int) -> list[RankNow]:
         """The ranks that record on other nodes, as node 0 wrote down what it was told; nothing once that is old.
