@@ -213,8 +213,8 @@ class JobWatch:
 
     def _look_at_processes(self, accounts: Sequence[LaunchAccount]) -> None:
         here = self._processes.host
-        headers = [tail.header for tail in self._chosen if (box := tail.box()) is not None and box.host == here]
-        ranks = {header.pid: header.monotonic_ns for header in headers if header is not None}
+        headers = [tail.header for tail in self._chosen if tail.header is not None]
+        ranks = {header.pid: header.monotonic_ns for header in headers if header.host == here}
         self._processes.look({one.pid: 0 for one in accounts if one.host == here} | ranks)
 
     def _launch(self, accounts: Sequence[LaunchAccount]) -> LaunchAccount:
