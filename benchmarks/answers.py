@@ -151,7 +151,7 @@ Ask = Callable[[], Story]
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The seconds from what happened to the first right answer, how often it was asked since and how often it was
-    wrong, and how many of the four told the same then.
+    wrong, and which of the other answers told something else then.
     """
 
     program: str
@@ -160,7 +160,7 @@ class Answered:
     seconds: float
     asked: int
     wrong: int
-    agree: int
+    others: tuple[str, ...]
 
 
 @contextlib.contextmanager
@@ -222,9 +222,9 @@ def answered(program: str, kind: str, answer: str) -> Answered | None:
         if found is None:
             return None
         ended_ns, asked, wrong = found
-        agree = 1 + sum(ask() == (kind, SPOILT) for name, ask in asks.items() if name != answer)
+        others = [name for name, ask in asks.items() if name != answer and ask() != (kind, SPOILT)]
         happened = int((folder / "happened").read_text())
-        return Answered(program, kind, answer, (ended_ns - happened) / 1e9, asked, wrong, agree)
+        return Answered(program, kind, answer, (ended_ns - happened) / 1e9, asked, wrong, tuple(others))
 
 
 def _first_right(ask: Ask, kind: str, folder: Path) -> tuple[int, int, int] | None:
@@ -261,7 +261,7 @@ def table_of(rows: Sequence[Answered]) -> Table:
             seconds = sorted(one.seconds for one in mine if one.answer == name)
             most = f"-{seconds[-1]:.2f}" if len(seconds) > 1 else ""
             cells.append(f"{statistics.median(seconds):.2f}{most}" if seconds else "")
-        agree = min(one.agree for one in mine)
+        agree = len(ANSWERS) - max(len(one.others) for one in mine)
         made.add_row(program, kind, *cells, f"{agree} of {len(ANSWERS)}", str(sum(one.wrong for one in mine)))
     return made
 
@@ -283,7 +283,11 @@ def main() -> None:
             for kind in options.kinds:
                 for answer in options.answers:
                     row = answered(program, kind, answer)
-                    told = "no right answer" if row is None else f"{row.seconds:.2f} s, {row.agree} agree"
+                    told = (
+                        "no right answer"
+                        if row is None
+                        else f"{row.seconds:.2f} s, {', '.join(row.others) or 'none'} otherwise"
+                    )
                     progress.print(f"{program}, {kind}, {answer}: {told}, load {os.getloadavg()[0]:.1f}", style="dim")
                     rows += [] if row is None else [row]
     if options.json:

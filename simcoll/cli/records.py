@@ -71,12 +71,14 @@ def _seen_running(records: RunRecords) -> tuple[Stall | None, str]:
     if not runs or len(records.folders) != 1 or any(box.host != here for box in boxes):
         return None, ""
     from simcoll.cli.status import seen_twice
-    from simcoll.live.now import Motion
+    from simcoll.live.now import Doing, Motion
     from simcoll.live.watch import JobWatch
 
     watch = JobWatch(records.folders[0])
     job = seen_twice(watch)
-    if job.motion is Motion.ENDED:
+    # A process may outlast what it did as a rank.
+    active = bool(job.calls_per_second) or any(one.doing is Doing.WAITS for one in job.ranks)
+    if job.motion is Motion.ENDED or not active:
         return None, ""
     # It may have gone on after the records were read.
     newest = max(int(box.slots[name].max(initial=0)) for box in boxes for name in ("scheduled_ns", "finished_ns"))

@@ -72,6 +72,15 @@ def test_a_job_that_is_due_to_stand_is_waited_for(standing, capsys):
     assert capsys.readouterr().out.startswith("standing: for ")
 
 
+def test_a_report_does_not_speak_of_processes_that_outlast_the_job(tmp_path, monkeypatch, capsys):
+    write_job(tmp_path / "job", closed=False)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
+    assert main(["status", str(tmp_path / "job")]) == 0
+    assert capsys.readouterr().out.startswith("moving: ")
+    assert main(["verify", "--json", str(tmp_path / "job")]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
+
+
 def test_a_report_on_a_job_that_runs_tells_what_status_tells(standing, folder, capsys):
     assert main(["verify", "--json", str(standing)]) == 0
     report = json.loads(capsys.readouterr().out)
