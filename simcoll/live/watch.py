@@ -113,6 +113,11 @@ class JobWatch:
         return self._chosen
 
     @property
+    def judging(self) -> bool:
+        """True while the verifier judges what a look has seen."""
+        return self._judging is not None
+
+    @property
     def unreadable(self) -> tuple[str, ...]:
         """Why files could not be read at the last look."""
         return tuple(tail.problem for tail in self._tails.values() if tail.header is None and tail.problem)

@@ -274,7 +274,7 @@ def test_what_sleeps_in_an_interrupted_job_waits_for_what_it_has_called(
     job.monitor.ended(LaunchAccount())
     stall = read_stall(tmp_path / "stall.json")
     assert stall is not None
-    assert (stall.blocked, stall.busy, stall.stopped) == ({0, 1}, {2}, {3})
+    assert [sorted(one) for one in (stall.blocked, stall.busy, stall.stopped)] == [[0, 1], [2], [3]]
 
 
 @pytest.mark.parametrize("damage", ["absent", "torn", "foreign"])
