@@ -89,6 +89,9 @@ bench-training: $(NATIVE)  ## what a training step of a real model costs in each
 bench-watching: $(NATIVE)  ## what it costs a job to be watched by `simcoll top` and `simcoll metrics`, in turns
 	@$(BIN)/python -m benchmarks.watching $(ARGS)
 
+bench-answers: $(READY)  ## how soon top, status, the metrics and the report tell a hang, a kill and a slow rank
+	@$(BIN)/python -m benchmarks.answers $(ARGS)
+
 bench-values: $(READY)  ## what checking the values of collectives costs a training step, DDP and FSDP2
 	@$(BIN)/python -m benchmarks.values $(ARGS)
 

@@ -18,8 +18,8 @@ start its ranks again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcoll.core.io import open_at_once, write_whole
@@ -166,9 +166,20 @@ def stall_of(text: bytes) -> Stall | None:
         return None
 
 
-def read_stalls(paths: Iterable[Path]) -> Stall | None:
-    """The accounts in these files, one of each node, as one; None where there is none."""
-    return together(filter(None, map(read_stall, paths)))
+def read_stalls(paths: Iterable[Path], later: Mapping[str, int] | None = None) -> Stall | None:
+    """The accounts in these files, one of each node, as one; None where there is none. ``later`` is as for
+    :func:`stall_by`.
+    """
+    return together(filter(None, (stall_by(path, later or {}) for path in paths)))
+
+
+def stall_by(path: Path, later: Mapping[str, int]) -> Stall | None:
+    """A monitor's account, with its times so much later (ns) as ``later`` says of the host of the launcher beside."""
+    stall = read_stall(path)
+    if stall is None or not later:
+        return stall
+    by = later.get(read_launch(path.with_name(path.name.replace("stall", "launch", 1))).host, 0)
+    return replace(stall, since_ns=stall.since_ns + by, seen_ns=stall.seen_ns + by)
 
 
 def together(stalls: Iterable[Stall]) -> Stall | None:

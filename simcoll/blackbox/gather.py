@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from simcoll.blackbox import BlackBox, UnreadableError
@@ -35,7 +35,8 @@ _MOST_NAMED = 20
 class RunRecords:
     """The traces of one run by rank, the ends of the processes (None: unknown), and the files left out with reasons.
 
-    ``folders`` are those beside whose records a launcher may have left its account.
+    ``folders`` are those beside whose records a launcher may have left its account. ``later`` has how much later (ns)
+    the times of a host are here than by its own clock, which other hosts' clocks show to be wrong.
     """
 
     traces: tuple[Trace, ...]
@@ -43,6 +44,7 @@ class RunRecords:
     notes: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
+    later: Mapping[str, int] = field(default_factory=dict)
 
 
 def gather(
@@ -73,11 +75,12 @@ def gather(
     dumps = [one for one in outcomes if isinstance(one, Dump)]
     unreadable = [str(one) for one in outcomes if isinstance(one, UnreadableError)]
     chosen, notes = one_run(boxes)
+    later: Mapping[str, int] = {}
     if boxes:
         dumps = _of_run(dumps, chosen, notes)
     if boxes and not dumps:
         # The host of a dump is not known.
-        chosen, launches, moved = with_one_clock(chosen, launches)
+        chosen, launches, moved, later = with_one_clock(chosen, launches)
         notes += moved
     of_paths = dict(zip(paths, found, strict=True))
     other_runs = _of_other_runs(of_paths, boxes, chosen or dumps)
@@ -89,7 +92,7 @@ def gather(
         traces, notes = merged.traces, [*notes, *merged.notes]
     outcome = outcome_of(launches) if launches else None
     folders = _folders([path for path in paths if os.path.isdir(path)], other_runs, chosen or dumps)
-    return RunRecords(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders)
+    return RunRecords(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders, later)
 
 
 def _of_other_runs(

@@ -64,6 +64,12 @@ class Header:
     about: Mapping[str, object]
     damaged: bool
 
+    @property
+    def host(self) -> str:
+        """The name of the rank's host; empty where the record does not have it."""
+        name = self.about.get("host")
+        return name if isinstance(name, str) else ""
+
 
 def pack_header(rank: int, world_size: int, mode: str, slots: int) -> bytes:
     """The header page of a new black box of this process."""

@@ -101,14 +101,17 @@ def _binds(op: str) -> bool:
 
 def with_one_clock(
     boxes: list[BlackBox], launches: Sequence[LaunchAccount]
-) -> tuple[list[BlackBox], Sequence[LaunchAccount], list[str]]:
-    """The records and the launchers' accounts in the time of the first box's host, and notes on what was moved."""
+) -> tuple[list[BlackBox], Sequence[LaunchAccount], list[str], Mapping[str, int]]:
+    """The records and the launchers' accounts in the time of the first box's host, notes on what was moved, and how
+    much later (ns) the times of each host are now.
+    """
     leads = clock_leads(boxes)
+    later = {host: -lead for host, lead in leads.items()}
     if not leads:
-        return boxes, launches, []
-    moved = [moved_box(box, -leads.get(box.host, 0)) for box in boxes]
-    accounts = [moved_account(account, -leads.get(account.host, 0)) for account in launches]
-    return moved, accounts, [*_notes(boxes[0].host, leads)]
+        return boxes, launches, [], later
+    moved = [moved_box(box, later.get(box.host, 0)) for box in boxes]
+    accounts = [moved_account(account, later.get(account.host, 0)) for account in launches]
+    return moved, accounts, [*_notes(boxes[0].host, leads)], later
 
 
 def _notes(host: str, leads: Mapping[str, int]) -> Iterator[str]:

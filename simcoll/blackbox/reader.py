@@ -302,7 +302,7 @@ def _assemble(
         rank=header.rank,
         world_size=header.world_size,
         mode=header.mode,
-        host=_text(header.about.get("host")),
+        host=header.host,
         pid=header.pid,
         run=_text(header.about.get("run")),
         attempt=header.attempt,

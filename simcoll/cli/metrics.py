@@ -31,6 +31,12 @@ SCHEMA = "simcoll.metrics/1"
 _BUSY = 0.2
 """Looks take at most this share of the time, whatever the interval."""
 
+_TICK_SECONDS = 0.01
+"""So long after a job is due to stand it is looked at."""
+
+_VERDICT_SECONDS = 0.2
+"""A look that is being judged is followed by another one so soon, which has the findings."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``metrics`` to its parser."""
@@ -228,7 +234,12 @@ def _follow(folder: Path, request: MetricsRequest, job_metrics: JobMetrics, send
             over_since = (over_since or now) if over else None
             if over_since is not None and now - over_since >= request.linger:
                 break
-            time.sleep(max(request.interval - (now - begun), (now - begun) * (1 / _BUSY - 1)))
+            until_next = min(
+                request.interval,
+                math.inf if watch.due is None else watch.due + _TICK_SECONDS,
+                _VERDICT_SECONDS if watch.judging else math.inf,
+            )
+            time.sleep(max(until_next - (now - begun), (now - begun) * (1 / _BUSY - 1)))
     # What was judged beside the looks may be of an earlier one.
     watch = JobWatch(folder, request.stall)
     job = watch.look()

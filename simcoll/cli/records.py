@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from stat import S_ISDIR
 
+from simcoll.blackbox import BlackBox
 from simcoll.blackbox.accounts import (
     LAUNCH_PATTERN,
     STALL_PATTERN,
@@ -16,8 +19,10 @@ from simcoll.blackbox.accounts import (
     read_stalls,
 )
 from simcoll.blackbox.gather import RunRecords, matching
+from simcoll.blackbox.host_clocks import moved_account
 from simcoll.blackbox.host_files import fact_files, job_facts
 from simcoll.cli.output import warn
+from simcoll.core.process import stat_of
 from simcoll.core.trace import LaunchOutcome, Stall, Trace
 from simcoll.errors import UsageError
 from simcoll.verifier.findings.finding import Report, Verdict
@@ -45,13 +50,40 @@ def _unreachable(path: Path) -> str:
 def judged(records: RunRecords) -> tuple[Report, Sequence[Trace]]:
     """Runs the verifier on a job, with the accounts of its launchers and monitors; returns the traces that it judged.
 
-    The records of a dry run are judged as it judged them: up to where the real run would stop.
+    The records of a dry run are judged as it judged them: up to where the real run would stop. A job that still runs is
+    looked at, as its processes show more than its records where it stands.
     """
     if (dry_run := _judged_dry_run(records)) is not None:
         return dry_run
     launches = _launches(records)
     facts = job_facts(records.traces, launches, _fact_files(records))
-    return judge(records.traces, _outcome(launches), _stall(records), facts), records.traces
+    stall, note = _stall(records), ""
+    if stall is None:
+        stall, note = _seen_running(records)
+    report = judge(records.traces, _outcome(launches), stall, facts)
+    return replace(report, notes=(*report.notes, note)) if note else report, records.traces
+
+
+def _seen_running(records: RunRecords) -> tuple[Stall | None, str]:
+    """A stall in which the job of these records is, and a note that it runs; nothing of other hosts' processes."""
+    boxes, here = [trace for trace in records.traces if isinstance(trace, BlackBox)], socket.gethostname()
+    runs = any(not box.closed_ns and stat_of(box.pid) is not None for box in boxes)
+    if not runs or len(records.folders) != 1 or any(box.host != here for box in boxes):
+        return None, ""
+    from simcoll.cli.status import seen_twice
+    from simcoll.live.now import Doing, Motion
+    from simcoll.live.watch import JobWatch
+
+    watch = JobWatch(records.folders[0])
+    job = seen_twice(watch)
+    # A process may outlast what it did as a rank.
+    active = bool(job.calls_per_second) or any(one.doing is Doing.WAITS for one in job.ranks)
+    if job.motion is Motion.ENDED or not active:
+        return None, ""
+    # It may have gone on after the records were read.
+    newest = max(int(box.slots[name].max(initial=0)) for box in boxes for name in ("scheduled_ns", "finished_ns"))
+    stall = watch.stall if watch.stall is not None and watch.stall.since_ns <= newest else None
+    return stall, f"the job runs: {job.motion.value}: {job.why}"
 
 
 def _judged_dry_run(records: RunRecords) -> tuple[Report, Sequence[Trace]] | None:
@@ -89,7 +121,8 @@ def no_records(paths: Sequence[Path]) -> UsageError:
 
 def _launches(records: RunRecords) -> list[LaunchAccount]:
     """The launchers' accounts that lie beside the records; none where the job ran under another launcher."""
-    return [launch for launch in map(read_launch, _beside(records, LAUNCH_PATTERN)) if launch.ranks]
+    launches = [launch for launch in map(read_launch, _beside(records, LAUNCH_PATTERN)) if launch.ranks]
+    return [moved_account(launch, records.later.get(launch.host, 0)) for launch in launches]
 
 
 def _outcome(launches: Sequence[LaunchAccount]) -> LaunchOutcome | None:
@@ -102,7 +135,7 @@ def _fact_files(records: RunRecords) -> list[Path]:
 
 def _stall(records: RunRecords) -> Stall | None:
     """Reads the monitors' account of a stall, if the job stalled."""
-    return read_stalls(_beside(records, STALL_PATTERN))
+    return read_stalls(_beside(records, STALL_PATTERN), records.later)
 
 
 def _beside(records: RunRecords, pattern: str) -> list[Path]:

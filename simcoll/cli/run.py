@@ -36,7 +36,7 @@ from simcoll.errors import BAD_INPUT, CANNOT_START, OK
 from simcoll.launch.host_watch import HostWatch
 from simcoll.launch.monitor import Monitor
 from simcoll.launch.nodes.exchange import Exchange
-from simcoll.launch.preconditions import PreconditionError, check_request, prepare_folder
+from simcoll.launch.preconditions import PreconditionError, check_request, held, prepare_folder
 from simcoll.launch.restarts import BY_CAUSE
 from simcoll.launch.supervisor import JobEnd, run_job, with_dumps_in
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest, RunUsageError, split
@@ -67,11 +67,13 @@ def run(arguments: Sequence[str]) -> int:
         if request.mode == "off":
             return _run_plain(request, output)
         folder = prepare_folder(request.out, request.local_ranks)
+        # Nodes of one job may share a folder.
+        with held(folder) if request.is_alone else contextlib.nullcontext():
+            return _run_recorded(request, folder, output)
     except RunUsageError as error:
         return output.refuse(BAD_INPUT, str(error))
     except PreconditionError as error:
         return output.refuse(error.code, str(error))
-    return _run_recorded(request, folder, output)
 
 
 def _run_plain(request: RunRequest, output: Output) -> int:
@@ -161,7 +163,7 @@ def _report(
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns, nodes, seconds)
     records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     # What this node's monitor saw is known also where the disk had no room for it.
-    stall = together(filter(None, [monitor.stall, read_stalls(_fresh(folder, STALL_PATTERN, since_ns))]))
+    stall = together(filter(None, [monitor.stall, read_stalls(_fresh(folder, STALL_PATTERN, since_ns), records.later)]))
     if not (alone or (nodes is not None and nodes.apart)) and end != JobEnd(0, None):
         _await_facts(folder, len(launches), since_ns)
     facts = job_facts(records.traces, launches, _fresh_facts(folder, since_ns))

@@ -21,6 +21,9 @@ from simcoll.verifier.findings.finding import errors_of
 _BETWEEN_SECONDS = 0.5
 """Between the two looks that tell a job that moves from one that does not."""
 
+_SOON_SECONDS, _TICK_SECONDS = 2.0, 0.01
+"""So soon a job that is still must be due to stand for the command to wait for that; and so much longer it waits."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``status`` to its parser."""
@@ -66,12 +69,20 @@ def status(request: StatusRequest) -> int:
 
 
 def seen_twice(watch: JobWatch) -> JobNow:
-    """The job at the second of two looks; raises UsageError where no rank has left a record."""
+    """The job at the second of two looks, or at a third one where it will soon stand if it does not move.
+
+    Raises UsageError where no rank has left a record.
+    """
     watch.look()
     time.sleep(_BETWEEN_SECONDS)
     job = watch.look()
+    still = job is not None and job.still_seconds >= _BETWEEN_SECONDS
+    if still and watch.due is not None and watch.due < _SOON_SECONDS:
+        time.sleep(watch.due + _TICK_SECONDS)
+        job = watch.look()
     if job is None:
-        raise UsageError(f"no readable black box (*.simcoll) in {watch.folder}")
+        reason = f": {watch.unreadable[0]}" if watch.unreadable else ""
+        raise UsageError(f"no readable black box (*.simcoll) in {watch.folder}{reason}")
     return job
 
 

@@ -131,10 +131,21 @@ class Monitor:
     def interrupted(self) -> None:
         """A signal is about to end the job from outside: note whether it stands still, as its end will move it.
 
-        A signal handler may call this at any moment; :meth:`ended` writes it down.
+        A signal handler may call this at any moment; :meth:`ended` writes it down. There is no time to ask for stacks:
+        a rank that sleeps, and has not computed while the job stood, waits for what it has called.
         """
-        if self._stood is None and time.monotonic() - self._moved >= _LONG_ENOUGH_TO_TELL:
-            self._stood = Stall(self._moved_ns, now_ns(), over=False)
+        if self._stood is not None or self._idle() < _LONG_ENOUGH_TO_TELL:
+            return
+        ranks = _running(read_launch(self.account))
+        busy = self._busy({rank: stat.used for rank, stat in ranks.items()})
+        self._stood = Stall(
+            self._moved_ns,
+            now_ns(),
+            blocked=frozenset(rank for rank, stat in ranks.items() if stat.state == "S" and rank not in busy),
+            busy=frozenset(busy),
+            stopped=frozenset(rank for rank, stat in ranks.items() if stat.state in STOPPED),
+            over=False,
+        )
 
     def ended(self, launch: LaunchAccount) -> None:
         """All ranks have ended: write down the stall in which the job was interrupted, or torch's watchdog aborted a
@@ -224,9 +235,7 @@ class Monitor:
 
     def _stall(self, launch: LaunchAccount, roots: Mapping[int, Roots]) -> Stall:
         stacks = self._stacks(launch, roots)
-        window = time.monotonic() - self._moved
-        used = _processor_seconds(launch)
-        busy = {rank for rank in used if used[rank] - self._used.get(rank, used[rank]) > _BUSY_SHARE * window}
+        busy = self._busy(_processor_seconds(launch))
         busy |= {rank for rank, threads in stacks.items() if any(thread.works_for_user() for thread in threads[:-1])}
         places = {rank: place for rank, threads in stacks.items() if (place := threads[-1].place()) is not None}
         return Stall(
@@ -238,6 +247,11 @@ class Monitor:
             connecting=frozenset(rank for rank, threads in stacks.items() if any(map(Stack.connects, threads))),
             stopped=frozenset(rank for rank, stat in _running(launch).items() if stat.state in STOPPED),
         )
+
+    def _busy(self, used: Mapping[int, float]) -> set[int]:
+        """The ranks that have computed while the job stood, by the processor seconds that each has used by now."""
+        least = _BUSY_SHARE * self._idle()
+        return {rank for rank in used if used[rank] - self._used.get(rank, used[rank]) > least}
 
     def _stacks(self, launch: LaunchAccount, roots: Mapping[int, Roots]) -> Mapping[int, list[Stack]]:
         """The stacks of this node's ranks, of those that answer in time, read by each rank's own folders."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import importlib.machinery
 import importlib.util
 import os
@@ -11,6 +13,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -55,6 +58,29 @@ def check_request(request: RunRequest) -> None:
         check_installed()
     if request.kind is ProgramKind.SCRIPT:
         check_script(Path(request.program), compiles="PYTHON_EXEC" not in os.environ)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other jobs out of a folder, as their files would replace those of this one.
+
+    Raises :class:`PreconditionError` where a job records there now. Where nothing can be locked, nobody is kept out.
+    """
+    fd = -1
+    try:
+        try:
+            fd = os.open(folder, os.O_RDONLY)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PreconditionError(
+                BAD_INPUT, f"--out {folder}: another simcoll run records there now; give each job a folder of its own"
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def check_torch() -> None:

@@ -67,7 +67,8 @@ class RestartByCause:
         records = gather(paths, launches, since_ns=self._since_ns, workers=0)
         judged, world = [trace.rank for trace in records.traces], max((one.world_size for one in launches), default=0)
         self._by = f"; judged by the records of {ranks_text(judged)} of {world} alone" if len(judged) < world else ""
-        stall = read_stalls([path for path in matching(self._folder, STALL_PATTERN) if self._is_new(path)])
+        stalls = [path for path in matching(self._folder, STALL_PATTERN) if self._is_new(path)]
+        stall = read_stalls(stalls, records.later)
         known = job_facts(records.traces, launches)
         facts = JobFacts(known.hosts, known.pids, (self._watch.facts(),))
         return judge(records.traces, records.outcome, stall, facts).advice

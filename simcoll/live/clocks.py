@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from simcoll.blackbox.header import Header
 from simcoll.blackbox.host_clocks import AGREE_BELOW_NS, clock_leads
 from simcoll.blackbox.tail import BoxTail
 from simcoll.core.clock import AHEAD_NS, now_ns
@@ -22,40 +23,35 @@ class HostClocks:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._later: Mapping[str, int] = {}
+        self.later: Mapping[str, int] = {}
         self._hosts: Sequence[str] = ()
         self._found = -_AGAIN_SECONDS
 
     def later_ns(self, host: str) -> int:
         """What is to be added to a time of that host."""
-        return self._later.get(host, 0)
+        return self.later.get(host, 0)
 
     def look(self, tails: Sequence[BoxTail]) -> None:
         """Look at the records, and move their times."""
-        boxes = [box for tail in tails if (box := tail.box()) is not None]
-        hosts = [*dict.fromkeys(box.host for box in boxes)]
+        headers = [(tail, tail.header) for tail in tails if tail.header is not None]
+        hosts = [*dict.fromkeys(header.host for _, header in headers)]
         again = len(hosts) > 1 and time.monotonic() - self._found >= _AGAIN_SECONDS
-        if boxes and (hosts != self._hosts or again):
+        if headers and (hosts != self._hosts or again):
             self._hosts, self._found = hosts, time.monotonic()
             for tail in tails:
                 tail.move(0)
-            self._later = self._measured(tails, hosts)
-        for tail in tails:
-            if (box := tail.box()) is not None:
-                tail.move(self.later_ns(box.host))
+            self.later = self._measured(headers)
+        for tail, header in headers:
+            tail.move(self.later_ns(header.host))
 
-    def _measured(self, tails: Sequence[BoxTail], hosts: Sequence[str]) -> dict[str, int]:
-        leads = clock_leads([box for tail in tails if (box := tail.box()) is not None])
-        own = next((tail for tail in tails if (box := tail.box()) is not None and box.host == self._host), None)
-        if own is not None and own.header is not None:
-            first = AHEAD_NS - (own.header.wall_ns - own.header.monotonic_ns) + leads.get(self._host, 0)
+    def _measured(self, headers: Sequence[tuple[BoxTail, Header]]) -> dict[str, int]:
+        leads = clock_leads([box for tail, _ in headers if (box := tail.box()) is not None])
+        own = next((header for _, header in headers if header.host == self._host), None)
+        if own is not None:
+            first = AHEAD_NS - (own.wall_ns - own.monotonic_ns) + leads.get(self._host, 0)
         else:
             # No record is of a later time than now.
-            newest = {
-                box.host: int(tail.slots["scheduled_ns"].max(initial=0))
-                for tail in tails
-                if (box := tail.box()) is not None
-            }
+            newest = {header.host: int(tail.slots["scheduled_ns"].max(initial=0)) for tail, header in headers}
             first = min(0, *(now_ns() - at + leads.get(host, 0) for host, at in newest.items()))
-        later = {host: first - leads.get(host, 0) for host in hosts}
+        later = {host: first - leads.get(host, 0) for host in self._hosts}
         return {host: by for host, by in later.items() if abs(by) >= AGREE_BELOW_NS}

@@ -43,6 +43,7 @@ METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("op", "group"),
     ),
     "simcoll_findings": ("Findings of the verifier on the recent records.", ("code", "severity")),
+    "simcoll_rank_findings": ("Findings that name this rank as a culprit; of 16 such ranks.", ("rank", "code")),
     "simcoll_records_dropped_total": ("Records whose place in their ring newer ones have taken.", ()),
     "simcoll_records_lost_total": ("Records and entries that could not be written.", ()),
     "simcoll_rank_waiting_ratio": ("Share of its recent time for which a rank waited for others.", ("rank",)),
@@ -59,6 +60,9 @@ MOST_GROUPS = 16
 
 MOST_AWAITED = 16
 """Ranks that are named as those for which others wait."""
+
+MOST_BLAMED = 16
+"""Ranks that are named as culprits of findings."""
 
 _LONGEST = 64
 """Characters of a label's value."""
@@ -134,6 +138,7 @@ class JobMetrics(Collector):
             "simcoll_call_bytes_total": _by_op(self._tally.bytes),
             "simcoll_bus_bandwidth_bytes_per_second": _bandwidths(job, named),
             "simcoll_findings": Counter((finding.code, finding.severity.value) for finding in job.findings),
+            "simcoll_rank_findings": _by_culprit(job),
             "simcoll_records_dropped_total": {(): dropped},
             "simcoll_records_lost_total": {(): sum(header.lost for header in headers)},
             "simcoll_rank_waiting_ratio": {
@@ -192,6 +197,14 @@ def _awaited(job: JobNow) -> _Values:
         return {}
     counts = Counter(rank for one in job.ranks for rank in one.waits_for)
     return {(str(rank),): count for rank, count in counts.most_common(MOST_AWAITED)}
+
+
+def _by_culprit(job: JobNow) -> _Values:
+    """The findings by culprit, those of the first finding first."""
+    culprits = dict.fromkeys(rank for finding in job.findings for rank in finding.culprits)
+    named = [*culprits][:MOST_BLAMED]
+    found = Counter((rank, finding.code) for finding in job.findings for rank in finding.culprits)
+    return {(str(rank), code): count for (rank, code), count in found.items() if rank in named}
 
 
 def _shown(text: str) -> str:

@@ -101,7 +101,8 @@ class JobNow:
     ``findings`` are those of the verifier on the records at hand; ``proved`` says that the job can never go on.
     ``time_ns`` is when it was looked at (wall clock), ``calls_per_second`` counts the calls of all ranks since the look
     before, None at the first. ``marks`` are the steps that the lowest recorded rank has marked. ``told``: how each rank
-    ended is known; ``over``: no launcher that could start the ranks again runs any more.
+    ended is known; ``over``: no launcher that could start the ranks again runs any more. ``unreadable`` says why files
+    could not be read.
     """
 
     folder: str
@@ -122,6 +123,7 @@ class JobNow:
     told: bool = True
     over: bool = False
     unjudged: str = ""
+    unreadable: tuple[str, ...] = ()
 
     @property
     def unseen(self) -> tuple[int, ...]:

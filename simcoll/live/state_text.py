@@ -22,7 +22,10 @@ _MOST_FOLLOWED = 16
 
 def why_of(job: JobNow) -> str:
     """One line on why the job is in its state: the first finding, or where its ranks are; and who is not seen."""
-    unseen = f"; there is no record of {ranks_text(job.unseen)} in this folder" if job.unseen else ""
+    unseen = ""
+    if job.unseen:
+        reason = f" that can be read: {job.unreadable[0]}" if job.unreadable else " in this folder"
+        unseen = f"; there is no record of {ranks_text(job.unseen)}{reason}"
     told = [one.rank for one in job.ranks if one.place and not one.silent_seconds]
     remote = (
         f"; {ranks_text(told)} {verb(told, 'records', 'record')} on other nodes, as node 0 was told" if told else ""
@@ -156,7 +159,8 @@ def _standing_text(job: JobNow) -> str:
     if culprit is None:
         # Of ranks on other nodes less is known.
         first = max(waiting, key=lambda one: (not one.place, one.for_seconds))
-        return f"{ranks_text(one.rank for one in waiting)}: rank {first.rank} {doing_text(first)} in {call_text(first)}"
+        told = f"{ranks_text(one.rank for one in waiting)}: rank {first.rank} {doing_text(first)} in {call_text(first)}"
+        return told + _runs_apart(job)
     first = max((one for one in waiting if culprit.rank in one.waits_for), key=lambda one: one.for_seconds)
     same = [one.rank for one in waiting if _call(one) == _call(first) and one.waits_for == first.waits_for]
     behind = sorted(held[culprit.rank] - {*same})
@@ -165,6 +169,17 @@ def _standing_text(job: JobNow) -> str:
         f"{ranks_text(same)} {verb(same, 'waits', 'wait')} in {call_text(first)} for {ranks_text(first.waits_for)}; "
         f"rank {culprit.rank} {doing_text(culprit)}, last in {call_text(culprit)}{others}"
     )
+
+
+def _runs_apart(job: JobNow) -> str:
+    """The ranks of other nodes that do not wait, while all that have left records here do."""
+    apart = [one for one in job.ranks if one.doing is Doing.RUNS and one.place and not one.silent_seconds]
+    if not apart:
+        return ""
+    first = max(apart, key=lambda one: one.for_seconds)
+    others = [one.rank for one in apart if one is not first]
+    too = f", and so {verb(others, 'does', 'do')} {ranks_text(others)}" if others else ""
+    return f"; rank {first.rank} {doing_text(first)}{too}"
 
 
 def _call(one: RankNow) -> object:

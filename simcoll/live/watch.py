@@ -25,7 +25,7 @@ from simcoll.blackbox.accounts import (
     LaunchedRank,
     outcome_of,
     read_launch,
-    read_stall,
+    stall_by,
     together,
 )
 from simcoll.blackbox.gather import boxes_below, matching, one_run
@@ -76,12 +76,17 @@ _WRITTEN_AT_THE_END = frozenset({"values", "state", "batch", "trained", "exit"})
 class JobWatch:
     """The black boxes of one job below a folder. ``patience`` in seconds takes the place of the job's own pace.
 
+    ``stall`` is what the last look has seen of a job that stands, None of any other. ``due`` are the seconds after
+    which a job that the last look has seen to move will stand unless a record changes; None where no rank waits.
+
     With an ``executor`` the verifier judges there, and a look has what it has found so far: judging thousands of ranks
     takes longer than looking at them.
     """
 
     def __init__(self, folder: Path, patience: float | None = None, executor: Executor | None = None) -> None:
         self.folder = folder
+        self.stall: Stall | None = None
+        self.due: float | None = None
         self._patience = patience
         self._executor = executor
         self._judging: Future[Ruling] | None = None
@@ -106,6 +111,16 @@ class JobWatch:
     def tails(self) -> Sequence[BoxTail]:
         """The black boxes of the job as the last look has left them, by rank."""
         return self._chosen
+
+    @property
+    def judging(self) -> bool:
+        """True while the verifier judges what a look has seen."""
+        return self._judging is not None
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Why files could not be read at the last look."""
+        return tuple(tail.problem for tail in self._tails.values() if tail.header is None and tail.problem)
 
     def look(self) -> JobNow | None:
         """The job as it is now; None where no rank has left a record yet."""
@@ -135,6 +150,7 @@ class JobWatch:
         self._judge(ranks, launch, motion, now)
         if self._last.proved and motion is Motion.MOVING:
             motion = Motion.STANDING
+        self.stall = self._standing(ranks, now) if motion is Motion.STANDING else None
         calls = sum(tail.newest for tail in self._chosen)
         idle = first or now == before or motion is Motion.ENDED
         rate = None if idle else max(calls - self._calls, 0) / ((now - before) / 1e9)
@@ -143,6 +159,7 @@ class JobWatch:
         headers = [tail.header for tail in self._chosen if tail.header is not None]
         job = JobNow(
             unjudged=self._last.problem,
+            unreadable=self.unreadable,
             folder=str(self.folder),
             time_ns=now,
             world_size=max([header.world_size for header in headers] + [len(launch.ranks)]),
@@ -201,8 +218,8 @@ class JobWatch:
 
     def _look_at_processes(self, accounts: Sequence[LaunchAccount]) -> None:
         here = self._processes.host
-        headers = [tail.header for tail in self._chosen if (box := tail.box()) is not None and box.host == here]
-        ranks = {header.pid: header.monotonic_ns for header in headers if header is not None}
+        headers = [tail.header for tail in self._chosen if tail.header is not None]
+        ranks = {header.pid: header.monotonic_ns for header in headers if header.host == here}
         self._processes.look({one.pid: 0 for one in accounts if one.host == here} | ranks)
 
     def _launch(self, accounts: Sequence[LaunchAccount]) -> LaunchAccount:
@@ -219,13 +236,8 @@ class JobWatch:
     def _stall(self) -> Stall | None:
         """The stall for which the job was ended, by its monitors' accounts; those of an earlier run are left out."""
         begun = min(box.created_ns for tail in self._chosen if (box := tail.box()) is not None)
-        found = [self._stall_at(path) for path in self._beside(STALL_PATTERN)]
+        found = [stall_by(path, self._clocks.later) for path in self._beside(STALL_PATTERN)]
         return together(stall for stall in found if stall is not None and stall.seen_ns >= begun)
-
-    def _stall_at(self, path: Path) -> Stall | None:
-        stall, account = read_stall(path), read_launch(path.with_name(path.name.replace("stall", "launch", 1)))
-        later = self._clocks.later_ns(account.host)
-        return stall and replace(stall, since_ns=stall.since_ns + later, seen_ns=stall.seen_ns + later)
 
     def _remote(self, ranks: Sequence[RankNow], now: int) -> list[RankNow]:
         """The ranks that record on other nodes, as node 0 wrote down what it was told; nothing once that is old.
@@ -329,13 +341,17 @@ class JobWatch:
         return None if box is None else record_at(box, row - int(records.bounds[place]))
 
     def _motion(self, records: Records, ranks: Sequence[RankNow], now: int) -> Motion:
+        self.due = None
         if all(one.doing.over for one in ranks):
             return Motion.ENDED
         if not any(one.doing is Doing.WAITS for one in ranks):
             return Motion.MOVING
         pace = min(max(_PAUSES * records.longest_pause(), _SHORTEST), _LONGEST)
         patience = pace if self._patience is None else self._patience
-        return Motion.STANDING if (now - self._changed_ns) / 1e9 > patience else Motion.MOVING
+        if (now - self._changed_ns) / 1e9 > patience:
+            return Motion.STANDING
+        self.due = patience - (now - self._changed_ns) / 1e9
+        return Motion.MOVING
 
     def _judge(self, ranks: Sequence[RankNow], launch: LaunchAccount, motion: Motion, now: int) -> None:
         """Have the verifier judge the records at hand, as often as its own cost allows."""

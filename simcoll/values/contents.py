@@ -41,6 +41,7 @@ def is_plain(tensor: object) -> bool:
         type(tensor) in _PLAIN
         and isinstance(tensor, torch.Tensor)
         and tensor.layout is torch.strided
+        and not tensor.is_quantized
         and tensor.device.type in ("cpu", "cuda")
     )
 

@@ -14,6 +14,7 @@ from simcoll.blackbox.accounts import (
     outcome_of,
     read_launch,
     read_stall,
+    read_stalls,
     together,
     write_stall,
 )
@@ -42,6 +43,15 @@ def test_the_accounts_of_two_nodes_are_one() -> None:
         over=True,
     )
     assert together([]) is None
+
+
+def test_the_accounts_of_hosts_whose_clocks_are_apart_are_of_one_time(tmp_path: Path) -> None:
+    for host, ahead in (("a", 0), ("b", 30)):
+        (tmp_path / f"launch-{host}.json").write_text(json.dumps({"ranks": [], "error": None, "host": host}))
+        write_stall(tmp_path / f"stall-{host}.json", Stall(5 + ahead, 9 + ahead))
+    found = read_stalls(sorted(tmp_path.glob("stall*")), {"b": -30})
+    assert found is not None
+    assert (found.since_ns, found.seen_ns) == (5, 9)
 
 
 GOOD = (

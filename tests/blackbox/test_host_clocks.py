@@ -50,7 +50,8 @@ def test_a_clock_that_differs_is_told_also_over_a_third_host(tmp_path, lead):
     accounts = [LaunchAccount((LaunchedRank(2, 1, boxes[2].created_ns),), host="c"), LaunchAccount(host="a")]
     leads = clock_leads(boxes)
     assert leads == {"c": pytest.approx(lead, abs=SECOND // 5)}
-    moved, launches, (note,) = with_one_clock(boxes, accounts)
+    moved, launches, (note,), later = with_one_clock(boxes, accounts)
+    assert later == {host: -by for host, by in leads.items()}
     assert moved[:2] == boxes[:2]
     for box in (moved[2], boxes[0]):
         assert abs(int(box.slots["finished_ns"][0]) - boxes[1].created_ns) < SECOND

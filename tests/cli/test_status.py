@@ -63,6 +63,36 @@ def test_status_of_a_job_that_stands(standing, capsys):
     assert "for rank 3" in said
 
 
+def test_a_job_that_is_due_to_stand_is_waited_for(standing, capsys):
+    watch = JobWatch(standing, 1e6)
+    watch.look()
+    assert watch.due is not None
+    assert watch.stall is None
+    assert main(["status", "--stall", "1", str(standing)]) == 4
+    assert capsys.readouterr().out.startswith("standing: for ")
+
+
+def test_a_report_does_not_speak_of_processes_that_outlast_the_job(tmp_path, monkeypatch, capsys):
+    write_job(tmp_path / "job", closed=False)
+    monkeypatch.setattr("simcoll.live.watch.Processes.gone", lambda *process: False)
+    assert main(["status", str(tmp_path / "job")]) == 0
+    assert capsys.readouterr().out.startswith("moving: ")
+    assert main(["verify", "--json", str(tmp_path / "job")]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
+
+
+def test_a_report_on_a_job_that_runs_tells_what_status_tells(standing, folder, capsys):
+    assert main(["verify", "--json", str(standing)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(one["code"], one["severity"], one["culprits"]) for one in report["findings"]] == [
+        ("SC201", "warning", [3])
+    ]
+    (note,) = [note for note in report["notes"] if note.startswith("the job runs: standing: for ")]
+    assert "for rank 3; " in note
+    assert main(["verify", "--json", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
+
+
 @pytest.mark.parametrize("command", [["status"], ["top", "--once"]])
 @pytest.mark.parametrize("kind", ["ended", "standing"])
 def test_the_document_fits_its_schema(folder, standing, command, kind, capsys):
@@ -82,6 +112,27 @@ def test_a_folder_without_a_job_is_refused(tmp_path, command, given, why, capsys
     said = capsys.readouterr()
     assert why in " ".join(said.err.split())
     assert said.out == ""
+
+
+@pytest.mark.parametrize("version", [0, 255])
+@pytest.mark.parametrize("command", [["status"], ["top", "--once"], ["metrics", "--once"]])
+def test_files_of_another_version_are_told(folder, version, command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    files = sorted(folder.glob("*.simcoll"))
+    why = f"found black box format {version}, expected 1 to "
+
+    def age(file):
+        file.write_bytes(file.read_bytes()[:8] + version.to_bytes(4, "little") + file.read_bytes()[12:])
+
+    age(files[2])
+    assert main([*command, str(folder)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    if command[0] != "metrics":
+        assert f"there is no record of rank 2 that can be read: {files[2]}: {why}" in said
+    for file in files:
+        age(file)
+    assert main([*command, str(folder)]) == 2
+    assert f"{files[0].name}: {why}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_top_takes_the_newest_job(tmp_path, monkeypatch, capsys):

@@ -17,6 +17,7 @@ from simcoll.blackbox.accounts import LaunchAccount, LaunchedRank, read_stall
 from simcoll.blackbox.format import AWAITED, ON_DEVICE
 from simcoll.blackbox.stacks import Stack
 from simcoll.blackbox.writer import BlackBoxWriter
+from simcoll.core.process import ProcessStat
 from simcoll.core.record import Group, Source, State
 from simcoll.launch import monitor as module
 from simcoll.launch.monitor import Monitor
@@ -252,6 +253,28 @@ def test_an_interrupted_job_is_explained_where_it_had_stood(tmp_path: Path, monk
     assert stall == job.monitor.stall
     assert stall.seen_ns <= signalled
     assert not stall.over
+
+
+def test_what_sleeps_in_an_interrupted_job_waits_for_what_it_has_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path, monkeypatch, None)
+    used = {0: ("S", 1.0), 1: ("S", 1.0), 2: ("S", 1.0), 3: ("T", 1.0), 4: ("R", 1.0)}
+
+    def running(account: LaunchAccount) -> dict[int, ProcessStat]:
+        return {rank: ProcessStat(state, 1, seconds, 0.0) for rank, (state, seconds) in used.items()}
+
+    monkeypatch.setattr(module, "_running", running)
+    job.monitor.look()
+    job.now += 1
+    job.monitor.look()
+    used[2] = "S", 9.0
+    job.now += 10
+    job.monitor.interrupted()
+    job.monitor.ended(LaunchAccount())
+    stall = read_stall(tmp_path / "stall.json")
+    assert stall is not None
+    assert [sorted(one) for one in (stall.blocked, stall.busy, stall.stopped)] == [[0, 1], [2], [3]]
 
 
 @pytest.mark.parametrize("damage", ["absent", "torn", "foreign"])

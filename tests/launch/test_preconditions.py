@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from simcoll.launch import preconditions
-from simcoll.launch.preconditions import PreconditionError, check_request, check_script, check_torch, prepare_folder
+from simcoll.launch.preconditions import (
+    PreconditionError,
+    check_request,
+    check_script,
+    check_torch,
+    held,
+    prepare_folder,
+)
 from simcoll.launch.torchrun_arguments import split
 
 
@@ -29,6 +36,20 @@ def test_a_time_that_is_none_starts_no_job(monkeypatch):
     code, text = refusal(check_request, split(["x.py"], {}))
     assert code == 2
     assert text == "SIMCOLL_NODE_LOST_SECONDS='10s': expected a number of seconds from 3 to 86,400; correct or unset it"
+
+
+def test_a_folder_in_which_another_job_records_is_refused(tmp_path):
+    def record():
+        with held(tmp_path):
+            pass
+
+    with held(tmp_path):
+        code, text = refusal(record)
+    assert code == 2
+    assert text == f"--out {tmp_path}: another simcoll run records there now; give each job a folder of its own"
+    record()
+    with held(tmp_path / "absent"):
+        pass
 
 
 def test_torch_must_find_simcoll_in_the_ranks(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from benchmarks.verify_boxes import Job
 from benchmarks.verify_boxes import write_job as write_large_job
 from simcoll.blackbox import BlackBoxWriter
-from simcoll.live.metrics import METRICS, MOST_AWAITED, MOST_GROUPS, JobMetrics
+from simcoll.live.metrics import METRICS, MOST_AWAITED, MOST_BLAMED, MOST_GROUPS, JobMetrics
 from simcoll.live.now import Motion
 from simcoll.live.watch import JobWatch
 from tests.support.effort import lines_run
@@ -45,6 +45,7 @@ def test_a_job_with_a_finding(tmp_path):
     _, metrics, _ = seen(tmp_path / "job")
     found = samples(metrics.text())
     assert found["simcoll_findings", ("code", "SC104"), ("severity", "error")] == 1
+    assert found["simcoll_rank_findings", ("code", "SC104"), ("rank", "2")] == 1
     assert {state: found["simcoll_job_state", ("state", state)] for state in ("moving", "standing", "ended")} == {
         "moving": 0,
         "standing": 0,
@@ -135,6 +136,16 @@ def test_few_ranks_are_named_as_awaited(tmp_path):
     ranks = [replace(one, waits_for=tuple(range(1000))) for one in job.ranks]
     metrics.take(replace(job, ranks=ranks, motion=Motion.STANDING), watch.tails)
     assert sum(key[0] == "simcoll_rank_awaited_by_ranks" for key in samples(metrics.text())) == MOST_AWAITED
+
+
+def test_few_ranks_are_named_as_culprits(tmp_path):
+    write_job(tmp_path / "job", wrong=[2])
+    job, metrics, watch = seen(tmp_path / "job")
+    findings = [replace(job.findings[0], culprits=tuple(range(first, first + 1000))) for first in (7, 0)]
+    metrics.take(replace(job, findings=findings), watch.tails)
+    found = {key: value for key, value in samples(metrics.text()).items() if key[0] == "simcoll_rank_findings"}
+    assert {dict(key[1:])["rank"] for key in found} == {str(rank) for rank in range(7, 7 + MOST_BLAMED)}
+    assert set(found.values()) == {2}
 
 
 @pytest.mark.slow

@@ -55,6 +55,16 @@ def test_a_wait_for_nobody_that_runs_names_who_waits_longest(ranks):
     assert ": rank 0 waits 1.00 s" in why(*ranks)
 
 
+def test_who_runs_on_another_node_is_named_where_nobody_here_holds_the_job_up():
+    here = [rank(number, call=all_reduce(8), doing=Doing.WAITS) for number in range(2)]
+    apart = [
+        replace(rank(number, seconds=number), record=None, place="completed all_reduce (collective 8 of group 0)")
+        for number in (2, 3)
+    ]
+    assert "; rank 2 runs its own code for 2.00 s; rank 2 records on other nodes" in why(*here, apart[0])
+    assert "; rank 3 runs its own code for 3.00 s, and so does rank 2; ranks 2-3 record" in why(*here, *apart)
+
+
 def test_of_ranks_on_other_nodes_those_are_named_that_left_records_here():
     remote = replace(rank(2, call=all_reduce(8), doing=Doing.WAITS, seconds=9.0), record=None, place="started barrier")
     silent = replace(remote, rank=3, silent_seconds=20.0)

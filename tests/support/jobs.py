@@ -84,13 +84,20 @@ def write_box(
 
 
 def write_job(
-    folder: Path, *, records: int = 64, rounds: int = 8, wrong: Sequence[int] = (), launched: bool = True
+    folder: Path,
+    *,
+    records: int = 64,
+    rounds: int = 8,
+    wrong: Sequence[int] = (),
+    launched: bool = True,
+    closed: bool = True,
 ) -> None:
-    """The folder of a job of four ranks that ran to its end."""
+    """The folder of a job of four ranks that ran to its end; where it is not ``closed``, their processes still run."""
     folder.mkdir()
     for rank in range(4):
-        write_box(folder / f"rank{rank:05d}.simcoll", rank, records=records, rounds=rounds, wrong=rank in wrong)
-    if launched:
+        path = folder / f"rank{rank:05d}.simcoll"
+        write_box(path, rank, records=records, rounds=rounds, wrong=rank in wrong, closed=closed)
+    if launched and closed:
         ranks = [
             {"rank": rank, "local_rank": rank, "pid": 100 + rank, "exit_code": 0, "signal": None, "ended_ns": 1}
             | {"stopped": False, "message": ""}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 pytest.importorskip("torch")
@@ -76,7 +78,11 @@ def test_what_has_no_memory_of_its_own_is_not_plain() -> None:
 
     with FakeTensorMode():
         fake = torch.ones(2)
-    assert not any(map(is_plain, (fake, torch.eye(2).to_sparse(), torch.ones(2, device="meta"), 3)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that they are deprecated
+        quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)
+    others = fake, torch.eye(2).to_sparse(), torch.ones(2, device="meta"), quantized, 3
+    assert not any(map(is_plain, others))
     assert is_plain(torch.nn.Parameter(torch.ones(2)))
 
 

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from networkx.utils import UnionFind
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Group, Record, State, number, source_of
@@ -116,6 +115,8 @@ def _independent(job: Job, found: Sequence[ReportedWait], waits: Iterable[Report
 
     A wait that began after another one was given up may follow from that.
     """
+    from networkx.utils import UnionFind  # it takes a third of the start of a command that reads records
+
     together: UnionFind[int] = UnionFind(job.traces)
     for wait in waits:
         together.union(*wait.reports, *wait.missing)

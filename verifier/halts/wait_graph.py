@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +25,9 @@ from simcoll.verifier.findings.describe import group_text
 from simcoll.verifier.halts.device_queue import Head, Stand, device_lives, open_rows, queued, stands
 from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Job
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _Actor: TypeAlias = "int | Head"
 """A rank's host, or a call at which its device stands."""
@@ -102,6 +104,10 @@ class WaitGraph:
                 number = numbers.setdefault(wait.call, len(numbers))
                 calls.setdefault(number, {})[wait.rank] = wait
                 sits_in.setdefault(wait.rank, set()).add(number)
+        if not calls:
+            return []
+        import networkx as nx  # it takes a third of the start of a command that reads records
+
         graph: nx.DiGraph[int] = nx.DiGraph()
         for number, members in calls.items():
             kept = next(iter(members.values())).kept
@@ -342,6 +348,8 @@ def _along(calls: Sequence[Mapping[int, Wait]]) -> list[Wait]:
 
 
 def _shortest_cycle(graph: nx.DiGraph[int]) -> list[int]:
+    import networkx as nx
+
     best: list[int] = []
     for call in sorted(graph)[:_SEARCHED]:
         for after in sorted(graph.successors(call))[:_SEARCHED]:
