@@ -162,7 +162,7 @@ def _by_rank(ways: Sequence[Way], *, heads: bool) -> Parting | None:
                 line = Source(frame.file, at, text.name_at(at), text.line(at))
                 told = "it" if _is_only_condition(words, line.code) else words
                 sides = ((tuple(sorted(sum(found[known], ()))), f"found {told} {did}") for known, did in _HELD)
-                return Parting(line, tuple(sides))
+                return Parting(line, tuple(sides), behind=True)
     return None
 
 
