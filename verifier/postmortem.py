@@ -73,7 +73,7 @@ def judge(
     findings = with_steps(with_unknown(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)
-    findings = one_per_condition(findings) if folded else findings
+    findings = one_per_condition(findings, traces) if folded else findings
     world_size = max([trace.world_size for trace in traces] + [len(job.launched)])
     notes = [*_early_notes(job), *_missing_notes(job, world_size), *_damage_notes(traces), *unchecked_notes(traces)]
     return Report(

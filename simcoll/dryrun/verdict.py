@@ -165,19 +165,21 @@ def verdict(ends: RankEndings, world_size: int) -> DryRunVerdict:
     report = _judge_replayed(job)
     lines = {line for finding in report.findings for line in guessed_divergences(finding, ends.traces)}
     if not lines:
-        return DryRunVerdict(_folded(report), [], job.until_blocked)
+        return DryRunVerdict(_folded(report, ends), [], job.until_blocked)
     divergences = first_divergences(ends.traces)
     upto = _judge_replayed(_Replayed.of(until_divergence(ends, [times for _, times in divergences]), world_size))
     classes = [ranks for ranks in ranks_on_same_branches(ends.traces) if len(ranks) > 1]
     reports = (upto, *(_judge_replayed(_Replayed.of(among(ends, ranks), world_size)) for ranks in classes))
     found = next((one for one in reports if errors_of(one.findings)), upto)
     return DryRunVerdict(
-        _folded(found), [divergence for divergence, _ in divergences if divergence.line in lines], job.until_blocked
+        _folded(found, ends),
+        [divergence for divergence, _ in divergences if divergence.line in lines],
+        job.until_blocked,
     )
 
 
-def _folded(report: Report) -> Report:
-    return replace(report, findings=one_per_condition(report.findings))
+def _folded(report: Report, ends: RankEndings) -> Report:
+    return replace(report, findings=one_per_condition(report.findings, ends.traces))
 
 
 @dataclass(frozen=True, slots=True)
