@@ -26,6 +26,7 @@ from simcoll.verifier.halts.inferred import stall_of_records
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.membership import calls_of_outsiders
 from simcoll.verifier.halts.wrong_group import with_wrong_groups
+from simcoll.verifier.program_text.one_condition import one_per_condition
 from simcoll.verifier.program_text.parting import ran_by, with_partings
 from simcoll.verifier.program_text.parting_exceptions import with_partings_of_exceptions
 from simcoll.verifier.program_text.parting_messages import with_partings_of_messages
@@ -45,6 +46,8 @@ def judge(
     outcome: LaunchOutcome | None = None,
     stall: Stall | None = None,
     facts: JobFacts | None = None,
+    *,
+    folded: bool = True,
 ) -> Report:
     """Judge a job by its ranks' traces (any subset of them) and by how their processes ended, if that is known.
 
@@ -52,6 +55,7 @@ def judge(
     themselves may show a stall. With ``facts`` about its hosts the report says who should act on a job that failed.
 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is not one.
+    Without ``folded`` findings on one condition stay apart, for a caller that chooses among them.
     """
     recorded, outcome = when_it_was_ended(traces, outcome, stall)
     traces = recorded
@@ -69,6 +73,7 @@ def judge(
     findings = with_steps(with_unknown(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)
+    findings = one_per_condition(findings, traces) if folded else findings
     world_size = max([trace.world_size for trace in traces] + [len(job.launched)])
     notes = [*_early_notes(job), *_missing_notes(job, world_size), *_damage_notes(traces), *unchecked_notes(traces)]
     return Report(

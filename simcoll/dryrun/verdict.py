@@ -44,6 +44,7 @@ from simcoll.verifier.findings.rules import (
     SPLIT_MISMATCH,
 )
 from simcoll.verifier.postmortem import judge
+from simcoll.verifier.program_text.one_condition import one_per_condition
 from simcoll.verifier.views.summary import progress_of
 
 _NEVER = np.iinfo(np.int64).max
@@ -164,15 +165,21 @@ def verdict(ends: RankEndings, world_size: int) -> DryRunVerdict:
     report = _judge_replayed(job)
     lines = {line for finding in report.findings for line in guessed_divergences(finding, ends.traces)}
     if not lines:
-        return DryRunVerdict(report, [], job.until_blocked)
+        return DryRunVerdict(_folded(report, ends), [], job.until_blocked)
     divergences = first_divergences(ends.traces)
     upto = _judge_replayed(_Replayed.of(until_divergence(ends, [times for _, times in divergences]), world_size))
     classes = [ranks for ranks in ranks_on_same_branches(ends.traces) if len(ranks) > 1]
     reports = (upto, *(_judge_replayed(_Replayed.of(among(ends, ranks), world_size)) for ranks in classes))
     found = next((one for one in reports if errors_of(one.findings)), upto)
     return DryRunVerdict(
-        found, [divergence for divergence, _ in divergences if divergence.line in lines], job.until_blocked
+        _folded(found, ends),
+        [divergence for divergence, _ in divergences if divergence.line in lines],
+        job.until_blocked,
     )
+
+
+def _folded(report: Report, ends: RankEndings) -> Report:
+    return replace(report, findings=one_per_condition(report.findings, ends.traces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +202,7 @@ class _Replayed:
 
 def _judge_replayed(job: _Replayed) -> Report:
     ends, complete, until_blocked, world_size = job.ends, job.complete, job.until_blocked, job.world_size
-    programs = replace(judge(complete, LaunchOutcome(ends.exits)), world_size=world_size)
+    programs = replace(judge(complete, LaunchOutcome(ends.exits), folded=False), world_size=world_size)
     if not job.replayed.blocked:
         return _without_times(_until_first_error(programs, complete))
     report = replace(_judge_blocked_job(job), world_size=world_size)
@@ -277,7 +284,7 @@ def _judge_blocked_job(job: _Replayed) -> Report:
     # A rank that would have gone on may not be late, like one that still connects.
     late = ends.unknown_after - set(replayed.blocked)
     stall = Stall(last, last, blocked=inside_torch, connecting=late, never_met=_never_met(job.complete, replayed))
-    return judge(job.until_blocked, LaunchOutcome({**ends.exits, **unknown, **stopped}), stall)
+    return judge(job.until_blocked, LaunchOutcome({**ends.exits, **unknown, **stopped}), stall, folded=False)
 
 
 def _never_met(complete: Sequence[MemoryTrace], replayed: ReplayResult) -> frozenset[tuple[int, str, int]]:

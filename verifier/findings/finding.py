@@ -264,10 +264,14 @@ class EarlierDivergence:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The line at which ranks (global) went different ways, and the action of each side there, in words."""
+    """The line at which ranks (global) went different ways, and the action of each side there, in words.
+
+    ``behind``: it is no branch, but a comparison behind what the ranks use at their lines.
+    """
 
     source: Source
     sides: tuple[tuple[tuple[int, ...], str], ...]
+    behind: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.describe import minority, presence_text
 from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
-from simcoll.verifier.findings.rules import CALL_SKIPPED, FIELD_RULES
+from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, FIELD_RULES
 from simcoll.verifier.program_text.forks import fork_of
 from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
 from simcoll.verifier.program_text.syntax import Loop, steps_to, text_of
@@ -130,15 +130,27 @@ def _with_parting(finding: Finding, ran: Ran) -> Finding:
         found, parting = _parting(finding.came_apart.sides, ran)
         if parting is not None:
             return replace(finding, parted=parting)
-    found, parting = _parting(finding.sides, ran)
+    found, parting = _parting(finding.sides, ran, at_once=_waits_in_messages(finding))
     told = replace(finding, parted=parting)
     return told if found is None else _as_skipped(told, found)
 
 
-def _parting(sides: Sequence[Side], ran: Ran) -> tuple[Between | None, Parting | None]:
+def _waits_in_messages(finding: Finding) -> bool:
+    """True for a cycle of waits in which ranks wait in messages: these stand at different lines by their roles."""
+    calls = [side.call for side in finding.sides if side.call is not None]
+    return finding.code == DEADLOCK_CYCLE.code and any(call.op in ("send", "recv") for call in calls)
+
+
+def _parting(sides: Sequence[Side], ran: Ran, *, at_once: bool = False) -> tuple[Between | None, Parting | None]:
+    """The fork that explains most; ``at_once``: of those that the others have come past, and whose branch they were
+    never in.
+    """
     ways = [way for side in sides[:_SIDES] if (way := way_of(side)) is not None]
     for other in ways[1:]:
-        found = _chosen([one for one in forks_between(ways[0], other) if not _went_both(one, ran)], ran)
+        forks = [one for one in forks_between(ways[0], other) if not _went_both(one, ran)]
+        found = _chosen(
+            [one for one in forks if not (at_once and (one.again or (not one.fork.loop and _been(one, ran))))], ran
+        )
         if found is not None:
             # A loop that ranks go round unequally often has been given something else.
             behind = _by_rank(ways, heads=False) if found.fork.loop else None
@@ -162,7 +174,7 @@ def _by_rank(ways: Sequence[Way], *, heads: bool) -> Parting | None:
                 line = Source(frame.file, at, text.name_at(at), text.line(at))
                 told = "it" if _is_only_condition(words, line.code) else words
                 sides = ((tuple(sorted(sum(found[known], ()))), f"found {told} {did}") for known, did in _HELD)
-                return Parting(line, tuple(sides))
+                return Parting(line, tuple(sides), behind=True)
     return None
 
 
@@ -181,13 +193,15 @@ def parting_of(sides: Sequence[Side], ran: Ran) -> Parting | None:
 def exit_between(waiting: Side, gone: Side, ran: Ran) -> Parting | None:
     """The exit by which ``gone`` got past the call at which the others wait, in this round of a loop or an earlier one.
 
-    A condition on the rank is none if those gone never were behind it: ends of messages part by it on purpose.
+    A condition on the rank is none if those gone never were behind it: ends of messages part by it on purpose. The head
+    of a loop is one if they were in the loop before.
     """
     ways = [way for side in (waiting, gone) if (way := way_of(side)) is not None]
     if len(ways) < 2:
         return None
     candidates = [*forks_between(*ways), *exits_of_rounds(*ways)]
-    exits = [one for one in candidates if one.fork.leaves and one.inside.side is gone]
+    heads = [one for one in candidates if one.fork.loop and one.outside.side is gone and _been(one, ran)]
+    exits = [one for one in candidates if one.fork.leaves and one.inside.side is gone] + heads
     exits = [one for one in exits if not _is_by_rank(one) or _was_past(one, ran)]
     found = _chosen(exits, ran)
     return None if found is None else _told(found, ways)

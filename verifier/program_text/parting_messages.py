@@ -2,12 +2,14 @@
 
 A rank that sends to all workers waits for the one that does not receive. What these two do differs by design; what the
 worker does differs from the other workers by the fork that is looked for. If no other rank makes such an end, as along
-a pipeline, it is the exit by which the peer left the loop, or the round, in which the other one waits.
+a pipeline, it is the fork that leads to the line of the peer's earlier ends, or of those that others make for the rank
+as far from them, if the peer came past that line without a call; or the exit by which the peer left the loop, or the
+round, in which the other one waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +20,14 @@ from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, P2P_UNMATCHED
 from simcoll.verifier.program_text.parting import Ran, exit_between, parting_of
+from simcoll.verifier.program_text.ways import comes_past
 
 _CODES = (DEADLOCK_CYCLE.code, P2P_UNMATCHED.code)
 _OTHER_END = {"send": "recv", "recv": "send"}
 _ASKED = 64
 """Ranks whose messages are looked at."""
+_LATELY = 64
+"""Calls of a peer, the last ones, among which the one before its line is looked for."""
 
 
 def with_partings_of_messages(findings: Sequence[Finding], traces: Sequence[Trace], ran: Ran) -> tuple[Finding, ...]:
@@ -45,14 +50,11 @@ def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[
         stands = next((_stands(other, peer) for other in finding.sides if peer in other.ranks), None)
         if peer is None or stands is None:
             continue
-        makers = [trace for rank, trace in traces.items() if rank not in (peer, waiting.rank)][:_ASKED]
-        for line, ranks in _other_ends(makers, side.call.op, waiting.rank).items():
-            # A rank that came by at other times has not parted there for good.
-            if not ran.ever([peer], line.file, line.line, line.line):
-                made = Side(tuple(ranks), side.call, (RankSource(ranks[0], line),))
-                parting = parting_of((made, Side((peer,), None, (RankSource(peer, stands),), past=True)), ran)
-                if parting is not None:
-                    yield parting
+        for made, ranks in _made(traces, peer, waiting.rank, side.call.op, stands, ran):
+            maker = Side(ranks or (peer,), side.call, (RankSource((*ranks, peer)[0], made),))
+            parting = parting_of((maker, Side((peer,), None, (RankSource(peer, stands),), past=True)), ran)
+            if parting is not None:
+                yield parting if ranks else replace(parting, sides=parting.sides[-1:])
         past = Side((peer,), None, (RankSource(peer, stands),), past=True)
         if finding.code == P2P_UNMATCHED.code and (left := exit_between(side, past, ran)) is not None:
             yield left
@@ -76,20 +78,76 @@ def _stands(side: Side, rank: int) -> Source | None:
     return own[0] if own else side.stood if side.stood.file else None
 
 
-def _other_ends(traces: Sequence[Trace], op: str, rank: int) -> dict[Source, list[int]]:
-    """The lines at which ranks completed the other end of a message of ``rank``, with those ranks."""
-    found: dict[Source, list[int]] = {}
+def _made(
+    traces: dict[int, Trace], peer: int, rank: int, op: str, stands: Source, ran: Ran
+) -> Iterator[tuple[Source, tuple[int, ...]]]:
+    """The lines past which a peer came without the other end of a message of ``rank``, and other ranks that were there.
+
+    They are those at which others made ends for ``rank``; of its own earlier ends; or of the ends that others made for
+    a rank as far from them.
+    """
+    others = [trace for rank, trace in traces.items() if rank != peer][:_ASKED]
+    places = _last_lines(traces[peer], stands) if peer in traces else None
+    for line, makers in _other_ends(others, op, lambda _, to: to == rank).items():
+        # A rank that came by at other times has not parted there for good.
+        been = ran.ever([peer], line.file, line.line, line.line)
+        if not been and (places is None or comes_past(*places, line) is not False):
+            yield line, makers
+    own = _other_ends([traces[peer]] if places else [], op, lambda _, to: to == rank)
+    alike = own or _other_ends(others, op, lambda one, to: to - one == rank - peer)
+    if places is not None and len(alike) == 1:
+        [line] = alike
+        if comes_past(*places, line):
+            yield line, tuple(one.rank for one in others if line in one.sources)
+
+
+def _last_lines(trace: Trace, stands: Source) -> tuple[Source | None, Source | None] | None:
+    """The lines of the call before those at which a rank stands, and of these; None where they are not known.
+
+    The first is None if there was no call before, the second if the rank has gone on for good.
+    """
+    lines = [trace.sources[line] if line < len(trace.sources) else None for line in _last(trace, "source")]
+    if not lines or None in lines:
+        return None
+    if lines[-1] is None or lines[-1].stack != stands.stack:
+        return lines[-1], stands
+    states, calls = _last(trace, "state"), _last(trace, "signature")
+    here = [place for place, line in enumerate(lines) if line is not None and line.stack == stands.stack]
+    waits = [place for place in here if states[place] != State.COMPLETED]
+    if not waits:
+        return lines[-1], None
+    # Calls of one batch have one line, and each of them another end.
+    before, batch = waits[0] - 1, {calls[waits[0]]}
+    while before in here and calls[before] not in batch:
+        batch.add(calls[before])
+        before -= 1
+    if before >= 0:
+        return lines[before], stands
+    return (None, stands) if len(lines) == len(trace.slots) else None
+
+
+def _last(trace: Trace, name: str) -> list[int]:
+    column: list[int] = trace.slots[name][-_LATELY:].tolist()
+    return column
+
+
+def _other_ends(
+    traces: Sequence[Trace], op: str, is_wanted: Callable[[int, int], bool]
+) -> dict[Source, tuple[int, ...]]:
+    """The last lines at which ranks completed other ends of messages, with those ranks; ``is_wanted`` asks for an end
+    by the ranks that made it and for whom.
+    """
+    found: dict[Source, tuple[int, ...]] = {}
     for trace in traces:
-        wanted = [
-            index for index, call in enumerate(trace.signatures) if call.op == _OTHER_END[op] and call.peer is not None
-        ]
-        rows = np.flatnonzero(np.isin(trace.slots["signature"], wanted) & (trace.slots["state"] == State.COMPLETED))
-        for row in rows[::-1].tolist():
-            group, call = (
-                trace.groups[int(trace.slots["group"][row])],
-                trace.signatures[int(trace.slots["signature"][row])],
-            )
-            if call.peer is not None and 0 <= call.peer < len(group.ranks) and group.ranks[call.peer] == rank:
-                found.setdefault(trace.sources[int(trace.slots["source"][row])], []).append(trace.rank)
-                break
+        slots, wanted = trace.slots, dict[tuple[int, int], bool]()
+        for number, call in enumerate(trace.signatures):
+            for index, group in enumerate(trace.groups):
+                known = call.op == _OTHER_END[op] and call.peer is not None and 0 <= call.peer < len(group.ranks)
+                wanted[number, index] = known and is_wanted(trace.rank, group.ranks[call.peer or 0])
+        rows = np.flatnonzero((slots["p2p_sequence"] > 0) & (slots["state"] == State.COMPLETED))[::-1]
+        calls = zip(*(slots[name][rows].tolist() for name in ("signature", "group", "source")), strict=True)
+        last = next((source for call, group, source in calls if wanted.get((call, group))), None)
+        if last is not None and last < len(trace.sources):
+            line = trace.sources[last]
+            found[line] = (*found.get(line, ()), trace.rank)
     return found

@@ -191,11 +191,13 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
 
 
 def _left_behind(gone: Way, there: Way, depth: int, level: int) -> list[Between]:
-    """Exits behind the last call of a side from the innermost loop around both: the other side has come round again."""
+    """Ways out behind the last call of a side from the innermost loop around both: the others have come round again."""
     frame = gone.frames[depth]
-    loops = [step.parent for step in _steps(frame)[: level + 1] if isinstance(step.parent, Loop)]
-    exits = leaving_forks(loops[-1]) if loops else []
-    return [Between(fork, frame, gone, there) for fork in exits if fork.line > frame.line]
+    loops = [step for step in _steps(frame)[: level + 1] if isinstance(step.parent, Loop)]
+    exits = leaving_forks(loops[-1].parent) if loops else []
+    found = [Between(fork, frame, gone, there) for fork in exits if fork.line > frame.line]
+    head = fork_of(loops[-1]) if loops and header_parts(loops[-1].parent) else None
+    return found if head is None else [*found, Between(head, frame, there, gone)]
 
 
 def _next(way: Way, depth: int) -> tuple[str, int, Function | None] | None:
@@ -284,6 +286,26 @@ def comes_again(frames: Sequence[Source]) -> bool:
         return True
     steps = [_steps(frame) for frame in frames]
     return not all(steps) or any(isinstance(step.parent, Loop) for one in steps for step in one)
+
+
+def comes_past(before: Source | None, now: Source | None, line: Source) -> bool | None:
+    """True if a rank that made its last call at ``before``, and is at ``now``, came past a line without a call there.
+
+    ``before`` is None for a rank that made no call, ``now`` for one that has gone on for good. The answer is None for
+    lines that are not in one function.
+    """
+    ways = [one.stack[::-1] for one in (before, now, line) if one is not None]
+    depth = next((number for number in range(min(map(len, ways))) if len({way[number] for way in ways}) > 1), None)
+    if depth is None or len({(way[depth].file, way[depth].function) for way in ways}) > 1:
+        return None
+    places = [way[depth].line for way in ways]
+    wanted = places.pop()
+    came = places.pop(0) if before is not None else 0
+    here = places[0] if places else None
+    if here is None or came < here:
+        return came < wanted and (here is None or wanted < here)
+    around = [{id(step.parent) for step in _steps(way[depth]) if isinstance(step.parent, Loop)} for way in ways]
+    return bool(set.intersection(*around)) and not here <= wanted <= came
 
 
 def _comes_again(around: Sequence[Step], callers: Sequence[Source]) -> bool:

@@ -166,3 +166,47 @@ def _unmatched(path: Path, traces: list[MemoryTrace], waits: Call, peer: int) ->
     other = Side((peer,), BARRIER, (RankSource(peer, at(path, "barrier")),))
     finding = Finding("SC304", Severity.ERROR, "", ranks=(0, peer), sides=(sender, other))
     return with_partings_of_messages([finding], traces, ran_by(traces))
+
+
+ALONG = {
+    "a step": ("if rank < last and not (rank == skip and step == 1):", "recv send grads recv", "grads"),
+    "the end of a step": ("if rank != skip:", "recv send grads", "grads"),
+    "all of them": ("if rank != skip:", "recv", "grads"),
+    "not yet": (None, "recv send grads", "recv"),
+    "not this one": (None, "recv send", "grads"),
+}
+"""By what rank 1 left out: the line at which it parted, its calls, and that at which it waits."""
+
+
+@pytest.mark.parametrize("kind", ALONG)
+def test_along_a_pipeline_the_line_of_a_peers_earlier_ends_tells(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    condition, before, now = ALONG[kind]
+    text = f"""
+        for step in range(3):
+            if rank > 0:
+                dist.recv(x, rank - 1)  # recv
+            {condition or "if rank < last:"}
+                dist.send(y, rank + 1)  # send
+            if rank < last:
+                dist.recv(g, rank + 1)  # grads
+    """
+    path.write_text(dedent(text).lstrip())
+
+    def made(rank: int, words: str, last: str) -> list[Record]:
+        found = []
+        for number, word in enumerate([*words.split(), last], 1):
+            op, peer = ("send" if word == "send" else "recv"), (rank - 1 if word == "recv" else rank + 1)
+            found.append(replace(message(path, op, peer, number), source=at(path, word)))
+        return [*found[:-1], replace(found[-1], state=State.STARTED)]
+
+    calls = [made(0, "send grads send", "grads"), made(1, before, now), made(2, "", "recv"), made(3, "", "recv")]
+    traces = [trace_of(rank, 4, [WORLD], records) for rank, records in enumerate(calls)]
+    stands = [(rank, calls[rank][-1]) for rank in (2, 1)]
+    sides = tuple(Side((rank,), one.call, (RankSource(rank, one.source),)) for rank, one in stands)
+    ran = ran_by(traces)
+    finding = Finding("SC204", Severity.ERROR, "", ranks=(1, 2), sides=sides)
+    [told] = with_partings_of_messages(with_partings([finding], ran), traces, ran)
+    assert (told.parted and told.parted.source.code) == condition
+    if told.parted is not None:
+        assert told.parted.sides == (((0,), "took it"), ((1,), "did not take it"))
