@@ -28,6 +28,8 @@ _PIECE = 64 << 10
 _AHEAD = 64
 """Slots behind the newest known one that a look reads first."""
 _NONE = np.zeros(0, SLOT_DTYPE)
+_NO_INDEX = 1 << 62
+"""More than any job makes calls: what a damaged file has in the place of an index."""
 
 
 class BoxTail:
@@ -125,7 +127,7 @@ class BoxTail:
                 return self.newest + run - 1
         # The slots up to the newest are those of this turn of the ring: their indices go on from the first slot's.
         first = self._index_at(fd, header, 0)
-        if not first:
+        if not 0 < first < _NO_INDEX:
             return 0
         low, high = 0, header.slot_count - 1
         while low < high:

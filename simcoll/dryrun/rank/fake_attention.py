@@ -2,10 +2,15 @@
 
 The CPU's own operator has no sharding strategy in DTensor. CUDA's have one, each with gradients and collectives of its
 own: flash attention takes half precision without a mask, memory-efficient attention the rest.
+
+Flex attention is compiled for a GPU; on the CPU torch has no gradients of it, and nothing runs it below a mode. Here it
+is the sum of its parts, each of which has gradients.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +23,13 @@ _KEY = "CPU"
 _ATTENTION = functional.scaled_dot_product_attention
 _HALF = (torch.float16, torch.bfloat16)
 _aten = torch.ops.aten
+_flex: Any = None
+with contextlib.suppress(ImportError):
+    # By its name: the package has the operator under the name of the module.
+    _flex = importlib.import_module("torch._higher_order_ops.flex_attention")
+
+_MOST_SCORES = 1 << 26
+"""Scores of flex attention that are computed at once, each several times."""
 
 
 def register_attention(library: torch.library.Library) -> None:
@@ -61,6 +73,29 @@ def attention_of_cuda(
         query, key, value, bias, needs, dropout_p, is_causal, scale=scale
     )[0]
     return result
+
+
+def is_flex_attention(func: object) -> bool:
+    """True for the operator that ``torch.nn.attention.flex_attention`` calls, in the versions of torch that have it."""
+    return _flex is not None and func is _flex.flex_attention
+
+
+def flex_attention_of_cuda(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **named: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Output, logarithms of sums and maxima, as the operator gives them.
+
+    All scores at once would not fit where there are very many: then they are not modified and masked.
+    """
+    if query.size(0) * query.size(1) * query.size(2) * key.size(2) <= _MOST_SCORES:
+        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _flex.math_attention(
+            query, key, value, *others, **named
+        )
+        return found
+    heads, batch = query.size(1) // key.size(1), query.size(0)
+    key, value = (one.repeat_interleave(heads, 1).expand(batch, -1, -1, -1) for one in (key, value))
+    sums = query.new_zeros(query.shape[:-1], dtype=torch.float32)
+    return _ATTENTION(query, key, value), sums, sums.clone()
 
 
 def _forward(

@@ -81,6 +81,9 @@ class RecordedFakeGroup(RecordedPythonGroup):
     files: GroupFiles | None = None
     objects: SharedObjects | None = None
 
+    def _quick_way(self) -> None:
+        """None: every call takes the way of :meth:`_collective`."""
+
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # An operator of torch may have led here, which sees the real devices; records have the program's.
         with _one_at_a_time, real_devices(enabled=False):

@@ -30,7 +30,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 from simcoll.core.patches import Patches
-from simcoll.dryrun.rank.fake_attention import attention_of_cuda, is_cuda_attention
+from simcoll.dryrun.rank.fake_attention import (
+    attention_of_cuda,
+    flex_attention_of_cuda,
+    is_cuda_attention,
+    is_flex_attention,
+)
 from simcoll.dryrun.rank.fake_cuda import register_operators
 from simcoll.dryrun.rank.fake_device import ORIGINAL, FakeDevices, put_on, put_pinned, real_devices
 from simcoll.dryrun.rank.fake_tensors import FakeTensors
@@ -195,6 +200,9 @@ class FunctionMode(TorchFunctionMode):
         asked = kwargs.get("device") if self._devices is not None else None
         if self._devices is not None and is_cuda_attention(func, args, kwargs):
             result = attention_of_cuda(*args, **kwargs)
+        elif self._devices is not None and is_flex_attention(func):
+            with self:  # it makes tensors on the device, too
+                result = flex_attention_of_cuda(*args, **kwargs)
         elif asked is None and not kwargs.get("pin_memory"):
             result = func(*args, **kwargs)
         else:

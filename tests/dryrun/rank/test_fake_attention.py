@@ -72,3 +72,41 @@ def test_heads_are_attended_where_they_are(dtype: str, kind: str, runs: DryRuns,
     code, out = runs.run("--world-size", "2", script, dtype, kind)
     logs = (out / "rank00000.log").read_text(encoding="utf-8")
     assert (code, logs.rstrip().endswith("done")) == (0, True), logs
+
+
+FLEX = """\
+import sys
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+torch.manual_seed(0)
+plain = [torch.randn(1, heads, 32, 16, requires_grad=True) for heads in (4, 2, 2)]
+expected = F.scaled_dot_product_attention(*plain, is_causal=True, enable_gqa=True)
+expected.square().sum().backward()
+
+given = [one.detach().cuda().requires_grad_() for one in plain]
+mask = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 32, 32, device="cuda")
+attention = torch.compile(flex_attention) if sys.argv[1] == "compiled" else flex_attention
+found = attention(*given, block_mask=mask, enable_gqa=True)
+assert found.device.type == "cuda"
+found.square().sum().backward()
+assert torch.allclose(found.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-4)
+for one, other in zip(given, plain):
+    dist.all_reduce(one.grad)
+    assert torch.allclose(one.grad.cpu(), 2 * other.grad, rtol=1e-4, atol=1e-4)
+print("done")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("way", ["compiled", "eager"])
+def test_flex_attention_has_values_and_gradients(way: str, runs: DryRuns, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FLEX, encoding="utf-8")
+    code, out = runs.run("--world-size", "2", script, way)
+    logs = (out / "rank00000.log").read_text(encoding="utf-8")
+    assert (code, logs.rstrip().endswith("done")) == (0, True), logs
