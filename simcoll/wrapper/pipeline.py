@@ -107,7 +107,8 @@ class Pipeline:
     ) -> tuple[Entry, Flight | None, Work | None]:
         """Launch an asynchronous call that went the quick way."""
         entry, tensors, site = self._log.entry(written), written[4], written[5]
-        self._log.recorder.parts_received += entry.prepared.parts
+        if entry.prepared.parts:
+            self._log.recorder.parts_received += 1
         flight = watch(entry, tensors or {}, site, asynchronous=True, coalescing=False, parts=self.watches_parts)
         inner = self._launch_plain(entry, method, args, flight)
         _tell_when_it_runs(inner, flight)
@@ -246,7 +247,8 @@ class RecordedPipeline(Pipeline):
             entry, flight, inner = self._fly(written, method, args)
             return recorded(inner, entry, flight)
         log = self._log
-        log.recorder.parts_received += written[0].parts
+        if written[0].parts:
+            log.recorder.parts_received += 1
         try:
             inner = method(*args)
         except Exception as error:
@@ -449,7 +451,8 @@ class CheckedPipeline(BackgroundPipeline):
             if inner is None:
                 return recorded(None, entry, flight)
             return CheckedWork(inner, entry, flight, log.backend("cpu"))
-        log.recorder.parts_received += written[0].parts
+        if written[0].parts:
+            log.recorder.parts_received += 1
         entry = log.entry(written)
         inner = self._launch_plain(entry, method, args)
         self._checker.add((entry, get_ident()))

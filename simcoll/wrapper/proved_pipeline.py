@@ -104,7 +104,8 @@ class ProvedPipeline(BackgroundPipeline):
         """Prove a call, launch it and wait for it."""
         try:
             entry = self._log.entry(written)
-            self._log.recorder.parts_received += entry.prepared.parts
+            if entry.prepared.parts:
+                self._log.recorder.parts_received += 1
             self._queue.await_turn(written)
             launch = partial(self._launch_plain, entry, method, args)
             inner = self._prove_and_launch(entry, timeout_of(args[-1]), launch)
