@@ -198,6 +198,7 @@ class FunctionMode(TorchFunctionMode):
             self._taint.note()
             return True
         asked = kwargs.get("device") if self._devices is not None else None
+        result: Any
         if self._devices is not None and is_cuda_attention(func, args, kwargs):
             result = attention_of_cuda(*args, **kwargs)
         elif self._devices is not None and is_flex_attention(func):
