@@ -16,7 +16,7 @@ from simcoll.cli.price import NamedScenario, PricingRequest, show_prices
 from simcoll.core.ranges import ranks_text
 from simcoll.core.units import counted
 from simcoll.errors import BAD_INPUT, SimcollError
-from simcoll.launch.preconditions import PreconditionError
+from simcoll.launch.preconditions import PreconditionError, check_script
 from simcoll.pricing.collective_prices import check_room
 from simcoll.pricing.job import recorded_job
 from simcoll.verifier.exit_code import exit_code
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def price_script(dry_run: PreflightRequest, pricing: PricingRequest, output: Output, *, are_steps_given: bool) -> int:
     """Run, judge and price a script; the exit code of the contract."""
     try:
-        dry_run.check_program()
+        check_script(dry_run.script, compiles=False)
         named = pricing.scenarios()
         size, _ = dry_run.sizes()
         for one in named:

@@ -77,8 +77,8 @@ class Pipeline:
         raise NotImplementedError
 
     def quick(self, active: RankLocal[Any] | None, session: object) -> Quick | None:
-        """The quick way of calls of which there is nothing to note but that they were made, if the mode has one; None
-        otherwise. It holds while ``active`` (None: always) has ``session``.
+        """The quick way of calls of which there is nothing to note but that they were made, if there is one. It holds
+        while ``active`` (None: always) has ``session``.
         """
         if self._closed:
             return None
@@ -86,7 +86,7 @@ class Pipeline:
         return self._quick(Conditions(quiet, self._flights.busy, active, session))
 
     def _quick(self, conditions: Conditions) -> Quick | None:
-        return None
+        return self._log.quick(conditions)
 
     def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Carry out a call that went the quick way, as :meth:`run` does."""
@@ -237,9 +237,6 @@ class Pipeline:
 
 class RecordedPipeline(Pipeline):
     """Mode ``record``: every call is written down and launched at once."""
-
-    def _quick(self, conditions: Conditions) -> Quick | None:
-        return self._log.quick(conditions)
 
     def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, and wait for a synchronous one."""
@@ -438,9 +435,6 @@ class CheckedPipeline(BackgroundPipeline):
         if not waits:
             return CheckedWork(inner, entry, flight, backend)
         return self._wait_looking_up(entry, inner, backend)
-
-    def _quick(self, conditions: Conditions) -> Quick | None:
-        return self._log.quick(conditions)
 
     def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, hand it to the background, and wait for a synchronous one."""
