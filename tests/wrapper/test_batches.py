@@ -390,7 +390,7 @@ class Raises(nn.Module):
         return self.scripted(hidden)  # type: ignore[no-any-return]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_a_pass_that_raises_leaves_no_hook() -> None:
     def program(rank: int) -> None:
         torch.manual_seed(0)

@@ -12,6 +12,10 @@ from simcoll.core.trace import Trace
 from simcoll.verifier.findings.finding import CallPlace, Finding, StepsEnded
 
 
+_SIDES = 8
+"""The step is looked for in the records of so many sides at most: to find a rank's steps takes as long as to judge it."""
+
+
 def with_steps(findings: Iterable[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
     """Findings that tell in which step their call was made, as far as the records do."""
     by_rank = {trace.rank: trace for trace in traces}
@@ -48,8 +52,8 @@ def _places(finding: Finding) -> Iterable[tuple[int, CallPlace]]:
     if finding.group is not None and finding.sequence is not None:
         place = CallPlace(finding.group, finding.sequence)
         ranks = [side.ranks[0] for side in finding.sides if side.ranks] or finding.ranks[:1]
-        return [(rank, place) for rank in ranks]
-    return [(side.ranks[0], side.place) for side in finding.sides if side.ranks and side.place is not None]
+        return [(rank, place) for rank in ranks[:_SIDES]]
+    return [(side.ranks[0], side.place) for side in finding.sides if side.ranks and side.place is not None][:_SIDES]
 
 
 def _row(trace: Trace, place: CallPlace) -> int | None:
