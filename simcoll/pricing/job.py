@@ -18,7 +18,7 @@ from simcoll.core.record import Group, State
 from simcoll.core.steps import Steps
 from simcoll.core.trace import Trace, once_alike, slots_key
 from simcoll.pricing.device_trace import DevicePrograms
-from simcoll.pricing.rank_program import Program, program_of, steps_of
+from simcoll.pricing.rank_program import Program, Programs, steps_of
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -111,8 +111,9 @@ def _programs(
     found = [written.program(trace, own) for trace, own in zip(traces, instances, strict=True)]
     told = all(one is not None and one[1] is not None for one in found)
     seen = [None] * len(found) if told else steps_of(traces, instances)
+    shown = Programs()
     pairs = [
-        (program_of(trace, own, steps), steps) if one is None else (one[0], one[1] or steps)
+        (shown.of(trace, own, steps), steps) if one is None else (one[0], one[1] or steps)
         for trace, own, steps, one in zip(traces, instances, seen, found, strict=True)
     ]
     return tuple(program for program, _ in pairs), tuple(steps for _, steps in pairs)

@@ -50,7 +50,15 @@ def in_lockstep(job: RecordedJob) -> list[Lockstep]:
     waves with one time for each, those that compute alike as well.
     """
     alone = {int(column) for stream in job.streams if stream.message for column in stream.members}
-    found = _alike(range(len(job.programs)), lambda column: column if column in alone else _operations(job, column))
+    # Many ranks share their arrays.
+    known = {id(one): one for program in job.programs for one in (program.kind, program.instance)}
+    told = {key: fingerprint(one) for key, one in known.items()}
+
+    def operations(column: int) -> object:
+        program = job.programs[column]
+        return column if column in alone else (told[id(program.kind)], told[id(program.instance)])
+
+    found = _alike(range(len(job.programs)), operations)
     if len(found) > FEW:
         found = [part for columns in found for part in _alike(columns, lambda column: _compute(job, column))]
     return [_lockstep(job, columns) for columns in sorted(found, key=lambda columns: columns[-1])]
@@ -73,10 +81,6 @@ def _alike(columns: Iterable[int], key: Callable[[int], object]) -> list[list[in
     for column in columns:
         found.setdefault(key(column), []).append(column)
     return list(found.values())
-
-
-def _operations(job: RecordedJob, column: int) -> tuple[bytes, bytes]:
-    return fingerprint(job.programs[column].kind), fingerprint(job.programs[column].instance)
 
 
 def _compute(job: RecordedJob, column: int) -> bytes:

@@ -92,21 +92,86 @@ class Program:
         return len(self.kind)
 
 
-def program_of(trace: Trace, instances: npt.NDArray[np.int32], steps: Steps | None) -> Program:
-    """The program of one rank, of the calls that were matched, in the order in which they were made."""
-    matched = instances >= 0
-    slots, own = (trace.slots, instances) if matched.all() else (trace.slots[matched], instances[matched])
-    made, ended = (np.minimum(one, _LATEST).astype(np.int64) for one in (came_ns(slots), slots["finished_ns"]))
-    blocks = _blocks(slots, made, ended)
-    kind = np.where(blocks, BLOCK, LAUNCH).astype(np.uint8)
-    calls = _Operations(kind, own, np.arange(len(own)), made, np.where(blocks, np.maximum(made, ended), made))
-    if not blocks.all():
-        waits = _waits(slots, own, made, ended, blocks, steps)
+class Programs:
+    """Works out the programs of a job's ranks; those of ranks that do the same in one order share what is equal."""
+
+    def __init__(self) -> None:
+        self._last: _Order | None = None
+
+    def of(self, trace: Trace, instances: npt.NDArray[np.int32], steps: Steps | None) -> Program:
+        """The program of one rank, of the calls that were matched, in the order in which they were made."""
+        matched = instances >= 0
+        slots, own = (trace.slots, instances) if matched.all() else (trace.slots[matched], instances[matched])
+        made, ended = (np.minimum(one, _LATEST).astype(np.int64) for one in (came_ns(slots), slots["finished_ns"]))
+        blocks = _blocks(slots, made, ended)
+        waits = _waits(slots, made, ended, blocks, steps)
+        over = np.concatenate([np.where(blocks, np.maximum(made, ended), made), waits.over])
+        begun = np.concatenate([made, waits.begun])
+        order = self._last
+        if order is None or (ordered := order.apply(blocks, waits, begun)) is None:
+            order = self._last = _Order(blocks, waits, begun)
+            ordered = begun[order.places]
+        gaps = _gaps(ordered, over[order.places])
+        return Program(order.kind, order.instance(own), gaps, order.place, bool((made > 0).any()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waits:
+    """Waits for the calls that do not block: before which call each stands, and the times (ns) at which it began, 0
+    where nobody saw it, and let the rank go on.
+    """
+
+    before: npt.NDArray[np.int64]
+    begun: npt.NDArray[np.int64]
+    over: npt.NDArray[np.int64]
+
+
+class _Order:
+    """A rank's operations in order: ``places`` are those among all its calls and then all its waits."""
+
+    def __init__(self, blocks: npt.NDArray[np.bool_], waits: _Waits, begun: npt.NDArray[np.int64]) -> None:
+        self._blocks, self._before, self._seen = blocks, waits.before, waits.begun > 0
+        calls = np.arange(len(blocks))
         # Waits stand before the call of the same place: the unseen ones directly behind the calls before it.
-        rows = np.concatenate([4 * calls.place + 2, 4 * waits.place + (waits.begun > 0)])
-        merged = calls.and_then(waits)
-        calls = merged.at(np.lexsort((merged.begun, rows)))
-    return Program(calls.kind, calls.instance, calls.gaps(), calls.place.astype(np.int32), bool((made > 0).any()))
+        rows = np.concatenate([4 * calls + 2, 4 * waits.before + self._seen])
+        places = np.lexsort((begun, rows))
+        self._fixed = np.diff(rows[places]) > 0
+        self._in_turn = np.diff(places) > 0
+        self.places: npt.NDArray[np.int64] | slice = places if len(waits.before) else slice(None)
+        kinds = (np.where(blocks, BLOCK, LAUNCH), np.full(len(waits.before), WAIT))
+        self.kind = np.concatenate(kinds).astype(np.uint8)[self.places]
+        self.place = np.concatenate([calls, waits.before])[self.places].astype(np.int32)
+        self._own: npt.NDArray[np.int32] | None = None
+        self._instance = np.zeros(0, np.int32)
+
+    def apply(
+        self, blocks: npt.NDArray[np.bool_], waits: _Waits, begun: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64] | None:
+        """The begins of another rank's operations in this order; None where its own would be another."""
+        mine = (self._blocks, self._before, self._seen)
+        if not all(map(np.array_equal, mine, (blocks, waits.before, waits.begun > 0))):
+            return None
+        ordered = begun[self.places]
+        if isinstance(self.places, slice):
+            return ordered
+        later, earlier = ordered[1:], ordered[:-1]
+        sound = self._fixed | (later > earlier) | ((later == earlier) & self._in_turn)
+        return ordered if sound.all() else None
+
+    def instance(self, own: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """The collective of each operation of a rank whose calls are on ``own``."""
+        if self._own is None or not np.array_equal(own, self._own):
+            self._own, self._instance = own, np.concatenate([own, own[~self._blocks]])[self.places]
+        return self._instance
+
+
+def _gaps(begun: npt.NDArray[np.int64], over: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Seconds from the moment at which the operations before let the rank go on to the begin of each."""
+    if not len(over):
+        return np.zeros(0)
+    free = np.concatenate([begun[:1], np.maximum.accumulate(over)[:-1]])
+    gaps: npt.NDArray[np.float64] = np.where((begun > 0) & (free > 0), np.maximum(begun - free, 0), 0)
+    return gaps / _SECOND
 
 
 def _blocks(slots: Slots, made: npt.NDArray[np.int64], ended: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -117,50 +182,13 @@ def _blocks(slots: Slots, made: npt.NDArray[np.int64], ended: npt.NDArray[np.int
     return blocks
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Operations:
-    """Operations as a `Program` has them, with the times (ns) at which each began and let the rank go on; 0 where the
-    begin is not known.
-    """
-
-    kind: npt.NDArray[np.uint8]
-    instance: npt.NDArray[np.int32]
-    place: npt.NDArray[np.int64]
-    begun: npt.NDArray[np.int64]
-    over: npt.NDArray[np.int64]
-
-    def and_then(self, others: _Operations) -> _Operations:
-        return _Operations(
-            np.concatenate([self.kind, others.kind]),
-            np.concatenate([self.instance, others.instance]),
-            np.concatenate([self.place, others.place]),
-            np.concatenate([self.begun, others.begun]),
-            np.concatenate([self.over, others.over]),
-        )
-
-    def at(self, order: npt.NDArray[np.int64]) -> _Operations:
-        return _Operations(
-            self.kind[order], self.instance[order], self.place[order], self.begun[order], self.over[order]
-        )
-
-    def gaps(self) -> npt.NDArray[np.float64]:
-        """Seconds from the moment at which the operations before let the rank go on to the begin of each."""
-        if not len(self.over):
-            return np.zeros(0)
-        free = np.concatenate([self.begun[:1], np.maximum.accumulate(self.over)[:-1]])
-        gaps: npt.NDArray[np.float64] = np.where((self.begun > 0) & (free > 0), np.maximum(self.begun - free, 0), 0)
-        return gaps / _SECOND
-
-
 def _waits(
     slots: Slots,
-    own: npt.NDArray[np.int32],
     made: npt.NDArray[np.int64],
     ended: npt.NDArray[np.int64],
     blocks: npt.NDArray[np.bool_],
     steps: Steps | None,
-) -> _Operations:
-    """The waits for what does not block, each before a call; the begin of a wait is 0 where nobody saw it."""
+) -> _Waits:
     asked = np.flatnonzero(~blocks)
     flags, end = slots["flags"][asked], ended[asked]
     known = (end > 0) & (slots["state"][asked] == State.COMPLETED)
@@ -176,7 +204,7 @@ def _waits(
     if unseen.any():
         before[unseen] = _unseen(asked[unseen], slots["group"], steps)
     over = np.where(written, np.maximum(begun, end), begun)
-    return _Operations(np.full(len(asked), WAIT, np.uint8), own[asked], before, begun, over)
+    return _Waits(before, begun, over)
 
 
 def _unseen(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from simcoll.core.record import Record, State
-from simcoll.core.trace import HANDED_ON
+from simcoll.core.trace import ASYNCHRONOUS, HANDED_ON
 from simcoll.pricing.job import recorded_job
-from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT
+from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Programs
 from tests.support.timed import BEGIN, Made, call, timed, world
 from tests.support.traces import trace_of
 
@@ -122,3 +122,32 @@ def test_records_without_times_have_no_compute():
     found = recorded_job(traces).programs[0]
     assert not found.seen
     assert np.all(found.gap == 0.0)
+
+
+def test_ranks_share_what_they_do_alike_and_nothing_else():
+    """Of random ranks each has the program that it has alone, to the bit, and equal ones have one array."""
+    random = np.random.default_rng(5)
+
+    def made(shape):
+        gaps = [0.01 if place % 4 == 0 else 0.001 for place in range(len(shape))]
+        return [Made("0", call(), gap, asynchronous=free, waits=0.02) for gap, free in zip(gaps, shape, strict=True)]
+
+    shapes = [random.integers(4, size=12).astype(bool).tolist() for _ in range(3)]
+    traces = timed([world(600)], {rank: made(shapes[rank // 100 % 3]) for rank in range(600)})
+    waits = random.integers(8, size=12) * 1000
+    for trace in traces:
+        # One wait of each rank begins sooner or later than those of the others, often in the instant of another's.
+        waits[random.integers(12)] = random.integers(8) * 1000
+        trace.slots["wait_us"] = np.where((trace.slots["flags"] & ASYNCHRONOUS) != 0, waits, 0)
+    own, together = np.arange(12, dtype=np.int32), Programs()
+    found = [together.of(trace, own, None) for trace in traces]
+    alone = [Programs().of(trace, own, None) for trace in traces]
+    for one, other in zip(found, alone, strict=True):
+        assert shown(one) == shown(other)
+        assert np.array_equal(one.gap, other.gap) and np.array_equal(one.place, other.place)
+    kinds = {one.kind.tobytes() for one in alone}
+    assert len(kinds) < len({id(one.kind) for one in found}) < len(found)
+    same = timed([world(2)], {rank: made(shapes[0]) for rank in range(2)})
+    same[1].slots[:] = same[0].slots
+    first, second = (together.of(trace, own, None) for trace in same)
+    assert first.kind is second.kind and first.instance is second.instance and first.place is second.place

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import State
-from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE
+from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE, Slots
 from simcoll.core.waits import begins_burst, waited_ns
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 from simcoll.verifier.findings.finding import Finding
@@ -106,13 +106,25 @@ def _all_blocked(known: Sequence[_Inside]) -> bool:
 
 
 def _at_most(columns: GroupColumns, most: dict[int, float]) -> float:
-    """The same bound from the time that each rank was inside all calls of all groups, which is worked out once."""
+    """The same bound from the time for which each rank may have waited in all calls of all groups, which is worked out
+    once.
+    """
     for part in columns.parts:
         if part.trace.rank not in most:
-            slots = part.trace.slots
-            inside = slots["finished_ns"].astype(np.int64) - slots["scheduled_ns"].astype(np.int64)
-            most[part.trace.rank] = float(np.maximum(inside, 0).sum()) / 1e9
+            most[part.trace.rank] = _waited_at_most(part.trace.slots)
     return 2 * sum(most[part.trace.rank] for part in columns.parts) / (len(columns.parts) - 1)
+
+
+def _waited_at_most(slots: Slots) -> float:
+    """Seconds: of each call from its making to its end; of an asynchronous one from the wait, if that was written down,
+    else nothing (:func:`~simcoll.core.waits.waited_ns`).
+    """
+    inside = slots["finished_ns"].astype(np.int64) - slots["scheduled_ns"].astype(np.int64)
+    free = (slots["flags"] & ASYNCHRONOUS) != 0
+    if free.any():
+        wait_us = slots["wait_us"]
+        inside = np.where(free, np.where(wait_us > 0, inside - wait_us.astype(np.int64) * 1000, 0), inside)
+    return float(np.maximum(inside, 0).sum()) / 1e9
 
 
 def _by_position(known: Sequence[_Inside], which: int) -> npt.NDArray[Any]:

@@ -11,9 +11,8 @@ from simcoll.core.steps import StepMarks, StepNumber, call_tokens, period_of
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.finding import CallPlace, Finding, StepsEnded
 
-
 _SIDES = 8
-"""The step is looked for in the records of so many sides at most: to find a rank's steps takes as long as to judge it."""
+"""So many sides at most are asked for the step: to find a rank's steps takes as long as to judge it."""
 
 
 def with_steps(findings: Iterable[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
