@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from simcoll.pricing.rank_program import Program, Programs, steps_of
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
-from simcoll.verifier.agreement.columns import GroupColumns, columns_of
+from simcoll.verifier.agreement.columns import GroupColumns, Part, columns_of
 from simcoll.verifier.agreement.p2p_matching import ChannelRecords, match_messages
 
 Integers = npt.NDArray[np.int64]
@@ -152,10 +151,10 @@ class Matched:
 
     def take_group(self, columns: GroupColumns) -> None:
         """The collectives of one life of a group, by position."""
-        parts = [(self._column[id(part.trace)], part.rows, part.sequences) for part in columns.parts]
-        members = np.array(sorted({column for column, _, _ in parts}), np.int32)
+        parts = [(self._column[id(part.trace)], part) for part in columns.parts]
+        members = np.array(sorted({column for column, _ in parts}), np.int32)
         stream = Stream(columns.group, tuple(columns.group.ranks), False, members)
-        self._take(stream, _positions([sequences for _, _, sequences in parts]), parts)
+        self._take(stream, _positions([part.sequences for _, part in parts]), parts)
 
     def take_lane(self, lane: ChannelRecords) -> None:
         """The messages of one lane: the n-th send meets the n-th receive."""
@@ -176,24 +175,29 @@ class Matched:
         stream = Stream(lane.group, (lane.sender, lane.receiver), True, members)
         self._add(stream, np.arange(1, count + 1), op, size, np.full(count, len(ends), np.int32))
 
-    def _take(
-        self, stream: Stream, positions: Integers, parts: Sequence[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]
-    ) -> None:
+    def _take(self, stream: Stream, positions: Integers, parts: Sequence[tuple[int, Part]]) -> None:
         op, size = np.full(len(positions), -1, np.int32), np.zeros(len(positions), np.int64)
         came = np.zeros(len(positions), np.int32)
-        for column, rows, sequences in parts:
-            ran = self._ran[column][rows]
-            rows, sequences = (rows, sequences) if ran.all() else (rows[ran], sequences[ran])
+        # Of parts that are alike the first says all but who came.
+        alike: dict[object, list[tuple[int, Part]]] = {}
+        for column, part in parts:
+            alike.setdefault((slots_key(part.trace), id(part.trace.signatures), *part.alike), []).append((column, part))
+        for same in alike.values():
+            column, part = same[0]
+            rows, sequences, ran = part.rows, part.sequences, self._ran[column][part.rows]
+            every = bool(ran.all())
+            rows, sequences = (rows, sequences) if every else (rows[ran], sequences[ran])
             place = _place(positions, sequences)
-            signatures = self._traces[column].slots["signature"][rows]
-            self.instances[column][rows] = place + self._count
-            once = bool((np.diff(place) > 0).all())
+            signatures = part.trace.slots["signature"][rows]
             op[place] = np.where(op[place] < 0, self._names[column][signatures], op[place])
             size[place] = np.maximum(size[place], self._sizes[column][signatures])
-            if once:
-                came[place] += 1
+            if bool((np.diff(place) > 0).all()):
+                came[place] += len(same)
             else:
-                np.add.at(came, place, 1)
+                np.add.at(came, place, len(same))
+            numbers = (place + self._count).astype(np.int32)
+            for other, one in same:
+                self.instances[other][one.rows if every else one.rows[ran]] = numbers
         # A position at which every call was refused stays, and costs nothing: no rank comes to it.
         self._add(stream, positions.astype(np.int64), np.maximum(op, 0), np.maximum(size, 0), came)
 

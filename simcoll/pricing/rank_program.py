@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from simcoll.core.record import State
 from simcoll.core.steps import LEAST_STEPS, Steps, call_tokens, period_of
-from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, ON_DEVICE, Slots, Trace
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, ON_DEVICE, Slots, Trace, slots_key
+from simcoll.core.waits import begins_burst
 from simcoll.pricing.roofline import WorkBetween
 from simcoll.verifier.agreement.columns import fingerprint
 
@@ -28,14 +29,20 @@ from simcoll.verifier.agreement.columns import fingerprint
 def steps_of(traces: Sequence[Trace], instances: Sequence[npt.NDArray[np.int32]]) -> tuple[Steps | None, ...]:
     """The steps of each rank, None where its calls do not repeat; calls that were not matched are passed over."""
     known: dict[bytes, Steps | None] = {}
+    # Of ranks that are alike the bursts alone tell them apart, which are one byte a call.
+    tokens_of: dict[object, bytes] = {}
     found = []
     for trace, own in zip(traces, instances, strict=True):
-        tokens = call_tokens(trace.slots[own >= 0] if (own < 0).any() else trace.slots)
-        key = fingerprint(tokens)
-        if key not in known:
-            steps = period_of(tokens)
-            known[key] = None if steps is None else _turned(steps, _pauses(trace, own))
-        found.append(known[key])
+        whole = not (own < 0).any()
+        slots = trace.slots if whole else trace.slots[own >= 0]
+        alike = (slots_key(trace), fingerprint(begins_burst(slots))) if whole else id(own)
+        if alike not in tokens_of:
+            tokens = call_tokens(slots)
+            key = tokens_of[alike] = fingerprint(tokens)
+            if key not in known:
+                steps = period_of(tokens)
+                known[key] = None if steps is None else _turned(steps, _pauses(trace, own))
+        found.append(known[tokens_of[alike]])
     return tuple(found)
 
 

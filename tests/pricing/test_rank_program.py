@@ -144,10 +144,13 @@ def test_ranks_share_what_they_do_alike_and_nothing_else():
     alone = [Programs().of(trace, own, None) for trace in traces]
     for one, other in zip(found, alone, strict=True):
         assert shown(one) == shown(other)
-        assert np.array_equal(one.gap, other.gap) and np.array_equal(one.place, other.place)
+        assert np.array_equal(one.gap, other.gap)
+        assert np.array_equal(one.place, other.place)
     kinds = {one.kind.tobytes() for one in alone}
     assert len(kinds) < len({id(one.kind) for one in found}) < len(found)
     same = timed([world(2)], {rank: made(shapes[0]) for rank in range(2)})
     same[1].slots[:] = same[0].slots
     first, second = (together.of(trace, own, None) for trace in same)
-    assert first.kind is second.kind and first.instance is second.instance and first.place is second.place
+    assert first.kind is second.kind
+    assert first.instance is second.instance
+    assert first.place is second.place
