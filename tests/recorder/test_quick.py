@@ -16,9 +16,11 @@ from simcoll.blackbox import read_black_box  # noqa: E402
 from simcoll.core.rank_local import RankLocal  # noqa: E402
 from simcoll.core.record import Group, Record  # noqa: E402
 from simcoll.recorder.arguments import USUAL_FORMS, arguments  # noqa: E402
-from simcoll.recorder.quick import Conditions, Quick  # noqa: E402
+from simcoll.recorder.quick import Conditions, OpenCall, Quick, Works  # noqa: E402
 from simcoll.recorder.recorder import GroupLog, Recorder, Written  # noqa: E402
 from simcoll.recorder.source import current_source, forget_chains  # noqa: E402
+from simcoll.wrapper.async_checks import Flights  # noqa: E402
+from simcoll.wrapper.quick_work import QuickWork  # noqa: E402
 from tests.support.native import parts  # noqa: E402
 
 WORLD = Group("0", "default_pg", (0, 1))
@@ -45,7 +47,11 @@ class Calls:
         self.busy: list[object] = []
         self.open: list[object] = []
         self.active: RankLocal[Any] = RankLocal(lambda: self)
-        quick = self.log.quick(Conditions((self.busy, {}), (self.open,), self.active, self))
+        self.flights = Flights()
+        assert self.flights.quick is not None
+        works = Works(QuickWork)
+        conditions = Conditions(self.flights.quick, works, (self.busy, {}), (self.open,), self.active, self)
+        quick = self.log.quick(conditions)
         assert quick is not None
         self.quick: Quick = quick
 
@@ -54,7 +60,15 @@ class Calls:
         self.log.begin(read, current_source(), started=True, awaited=read.synchronous).finished()
 
     def short(self, args: tuple[Any, ...]) -> Written | None:
-        return self.quick.begin(USUAL_FORMS["allreduce"], args)
+        written = self.quick.begin(USUAL_FORMS["allreduce"], args)
+        assert written is None or isinstance(written, tuple)
+        return written
+
+    def opened(self, args: tuple[Any, ...]) -> OpenCall:
+        call = self.quick.begin(USUAL_FORMS["allreduce"], args)
+        assert call is not None
+        assert not isinstance(call, tuple)
+        return call
 
     def records(self) -> list[Record]:
         box = read_black_box(self.box)
