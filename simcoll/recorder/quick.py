@@ -154,7 +154,7 @@ def quick_way(
     """The quick way of a group's calls; None where it was not compiled.
 
     ``known`` has the calls for which it is, their signatures and their :func:`memory_plan`, by key. Calls are launched
-    at once unless they ``join`` a queue, which only synchronous ones do; each does so before another can be written down.
+    at once unless they ``join`` a queue, which only synchronous ones do; each does so before another can be written.
     """
     compiled, reader = native("simcoll.recorder._calls"), compiled_reader()
     if compiled is None or reader is None:
