@@ -121,8 +121,9 @@ class Flight:
     def dropped(self) -> None:
         """Note that the program dropped the Work: it can not be waited for any more."""
         self.entry.let_go()
-        self._watched, self._arriving = [], []
+        # First: what is watched is held.
         self._flights.orphaned(self.entry, self._written, named_later=self._named_later)
+        self._watched, self._arriving = [], []
         self.end()
 
     def launching(self, launch: Callable[[], T]) -> Callable[[], T]:
