@@ -556,6 +556,7 @@ typedef struct {
 } OpenCalls;
 
 static PyTypeObject *calls_type, *call_type, *quick_type;
+static PyObject *no_tensors;
 static PyObject *name_waits, *name_changed, *name_arrived, *name_dropped, *name_by_torch, *name_later, *name_wait,
     *name_completed, *name_call;
 
@@ -819,15 +820,21 @@ static void call_free(PyObject *self) {
     Py_DECREF(type);
 }
 
-/* launched(inner): the Work of a call that the backend was given; None where Python has to make it. */
-static PyObject *call_launched(PyObject *self, PyObject *inner) {
+/* launch(method, arguments): give the call to the backend, which may raise; the Work that the program gets, None where
+   Python has to make it. */
+static PyObject *call_launch(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     OpenCall *call = (OpenCall *)self;
+    if (count != 2 || !PyTuple_Check(given[1]) || call->inner != NULL) {
+        PyErr_SetString(PyExc_TypeError, "launch() takes a method and arguments, once");
+        return NULL;
+    }
     if (is_gone(call))
         return NULL;
     Quick *quick = (Quick *)call->quick;
-    PyObject *before = call->inner;
-    Py_INCREF(call->inner = inner);
-    Py_XDECREF(before);
+    PyObject *inner = PyObject_CallObject(given[0], given[1]);
+    if (inner == NULL || inner == Py_None)
+        return inner;
+    call->inner = inner;
     if (call->state != OPEN || (PyObject *)Py_TYPE(inner) != quick->plain_work)
         Py_RETURN_NONE;
     PyObject *work = PyObject_CallNoArgs(quick->work);
@@ -1004,6 +1011,14 @@ static PyObject *call_log(PyObject *self, void *Py_UNUSED(nothing)) {
     return log;
 }
 
+/* What begin() returns for an asynchronous call that nobody watches, without its tensors. */
+static PyObject *call_written(PyObject *self, void *Py_UNUSED(nothing)) {
+    OpenCall *call = (OpenCall *)self;
+    if (is_gone(call))
+        return NULL;
+    return PyTuple_Pack(6, call->prepared, call->sequence, call->source, call->ticket, no_tensors, call->place);
+}
+
 static PyObject *call_owner(PyObject *self, void *Py_UNUSED(nothing)) {
     if (is_gone((OpenCall *)self))
         return NULL;
@@ -1017,7 +1032,7 @@ static PyObject *call_is_open(PyObject *self, void *Py_UNUSED(nothing)) {
 }
 
 static PyMethodDef call_methods[] = {
-    {"launched", call_launched, METH_O, NULL},
+    {"launch", (PyCFunction)(void (*)(void))call_launch, METH_FASTCALL, NULL},
     {"has_ended", call_has_ended, METH_NOARGS, NULL},
     {"noted", call_noted, METH_O, NULL},
     {"ended", call_ended, METH_NOARGS, NULL},
@@ -1027,9 +1042,6 @@ static PyMethodDef call_methods[] = {
 
 static PyMemberDef call_members[] = {
     {"prepared", T_OBJECT_EX, offsetof(OpenCall, prepared), READONLY, NULL},
-    {"sequence", T_OBJECT_EX, offsetof(OpenCall, sequence), READONLY, NULL},
-    {"source", T_OBJECT_EX, offsetof(OpenCall, source), READONLY, NULL},
-    {"ticket", T_OBJECT_EX, offsetof(OpenCall, ticket), READONLY, NULL},
     {"place", T_OBJECT_EX, offsetof(OpenCall, place), READONLY, NULL},
     {"key", T_OBJECT_EX, offsetof(OpenCall, key), READONLY, NULL},
     {"since", T_OBJECT_EX, offsetof(OpenCall, since), READONLY, NULL},
@@ -1045,6 +1057,7 @@ static PyGetSetDef call_attributes[] = {
     {"tensors", call_tensors, NULL, NULL, NULL},
     {"memory", call_memory, NULL, NULL, NULL},
     {"log", call_log, NULL, NULL, NULL},
+    {"written", call_written, NULL, NULL, NULL},
     {"owner", call_owner, NULL, NULL, NULL},
     {"is_open", call_is_open, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -1392,7 +1405,7 @@ static int make_names(void) {
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)
             return -1;
-    return (no_message = PyLong_FromLong(0)) == NULL ? -1 : 0;
+    return (no_message = PyLong_FromLong(0)) == NULL || (no_tensors = PyDict_New()) == NULL ? -1 : 0;
 }
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_calls", NULL, -1, NULL, NULL, NULL, NULL, NULL};

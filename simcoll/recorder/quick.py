@@ -54,9 +54,8 @@ class OpenCall(Protocol):
     """
 
     prepared: Prepared
-    sequence: int
-    source: Source
-    ticket: int
+    written: Written
+    """What :meth:`Quick.begin` returns for any other asynchronous call, without its tensors."""
     place: Site
     key: tuple[object, ...]
     log: GroupLog
@@ -76,8 +75,11 @@ class OpenCall(Protocol):
     memory: list[tuple[int, int, int]]
     """The address, the size in bytes (0: it has no memory) and the version that each of them had."""
 
-    def launched(self, inner: Work, /) -> Work | None:
-        """The Work that the program gets; None where it cannot be the quick one."""
+    def launch(self, method: Callable[..., Work | None], args: Sequence[object], /) -> Work | None:
+        """Give the call to the backend, which may raise; the Work that the program gets.
+
+        None where there is none, or it cannot be the quick one.
+        """
         ...
 
     def wait(self) -> bool | None:

@@ -441,10 +441,8 @@ class GroupLog:
 
     def entry(self, written: Written | OpenCall) -> Entry:
         """The entry of a call that went the quick way."""
-        if isinstance(written, tuple):
-            prepared, sequence, source, ticket, tensors, _ = written
-            return Entry(self, prepared, sequence, source, tensors is not None, ticket)
-        return Entry(self, written.prepared, written.sequence, written.source, True, written.ticket)
+        prepared, sequence, source, ticket, tensors, _ = written if isinstance(written, tuple) else written.written
+        return Entry(self, prepared, sequence, source, tensors is not None, ticket)
 
     def begin_captured(self, arguments: Arguments, source: Source) -> Entry:
         """Write down that a CUDA graph captures a call, which takes no place in the group: it does not run."""

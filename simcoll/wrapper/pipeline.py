@@ -127,21 +127,16 @@ class Pipeline:
         _tell_when_it_runs(inner, flight)
         return entry, flight, inner
 
-    def _fly_open(self, call: OpenCall, method: Method, args: Sequence[object]) -> Work | None:
-        """Launch an asynchronous call that goes the quick way to its end."""
-        if call.prepared.parts:
-            self._log.recorder.parts_received += 1
-        try:
-            inner = method(*args)
-        except Exception as error:
-            entry, flight, _ = self._flights.taken(call)
-            _note_refusal(entry, error, flight)
-            raise
-        if inner is not None and (work := call.launched(inner)) is not None:
-            return work
+    def _refused_open(self, call: OpenCall, error: Exception) -> None:
+        """The backend has refused an asynchronous call that goes the quick way."""
         entry, flight, _ = self._flights.taken(call)
-        _tell_when_it_runs(inner, flight)
-        return self._ordinary(inner, entry, flight)
+        _note_refusal(entry, error, flight)
+
+    def _go_on(self, call: OpenCall) -> Work | None:
+        """The Work of an asynchronous call that was launched, and cannot go the quick way to its end."""
+        entry, flight, _ = self._flights.taken(call)
+        _tell_when_it_runs(call.inner, flight)
+        return self._ordinary(call.inner, entry, flight)
 
     def _ordinary(self, inner: Work | None, entry: Entry, flight: Flight | None) -> Work | None:
         """The Work of an asynchronous call that was launched."""
@@ -273,12 +268,19 @@ class RecordedPipeline(Pipeline):
 
     def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, and wait for a synchronous one."""
+        log = self._log
         if not isinstance(written, tuple):
-            return self._fly_open(written, method, args)
+            if written.prepared.parts:
+                log.recorder.parts_received += 1
+            try:
+                work = written.launch(method, args)
+            except Exception as error:
+                self._refused_open(written, error)
+                raise
+            return self._go_on(written) if work is None else work
         if written[4] is not None:
             entry, flight, inner = self._fly(written, method, args)
             return recorded(inner, entry, flight)
-        log = self._log
         if written[0].parts:
             log.recorder.parts_received += 1
         try:
@@ -441,6 +443,7 @@ class CheckedPipeline(BackgroundPipeline):
     ) -> None:
         super().__init__(log, times, post, [checker])
         self._checker = checker
+        self._cpu_backend = log.backend("cpu")
 
     def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
         """Launch a call and hand it to the background; raises an error that the background has found before."""
@@ -472,38 +475,54 @@ class CheckedPipeline(BackgroundPipeline):
         return self._wait_looking_up(entry, inner, backend)
 
     def _quick_works(self) -> Works:
-        backend = self._log.backend("cpu")
+        backend = self._cpu_backend
         if backend is None or not backend.waits_on_host:
             return Works(CheckedQuickWork)
         return Works(CheckedQuickWork, limit=LOOK_UP) if looks_up(backend) else Works(CheckedQuickWork, None)
 
     def _ordinary(self, inner: Work | None, entry: Entry, flight: Flight | None) -> Work | None:
-        return (
-            recorded(None, entry, flight)
-            if inner is None
-            else CheckedWork(inner, entry, flight, self._log.backend("cpu"))
-        )
+        if inner is None:
+            return recorded(None, entry, flight)
+        return CheckedWork(inner, entry, flight, self._cpu_backend)
 
     def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, hand it to the background, and wait for a synchronous one."""
         log = self._log
         if not isinstance(written, tuple):
-            entry = log.entry(written)
-            work = self._fly_open(written, method, args)
-            self._checker.add((entry, get_ident()))
-            return work
+            if written.prepared.parts:
+                log.recorder.parts_received += 1
+            try:
+                work = written.launch(method, args)
+            except Exception as error:
+                self._refused_open(written, error)
+                raise
+            self._checker.add((written.written, get_ident()))
+            return self._go_on(written) if work is None else work
         if written[4] is not None:
             entry, flight, inner = self._fly(written, method, args)
             self._checker.add((entry, get_ident()))
             return self._ordinary(inner, entry, flight)
         if written[0].parts:
             log.recorder.parts_received += 1
-        entry = log.entry(written)
-        inner = self._launch_plain(entry, method, args)
-        self._checker.add((entry, get_ident()))
+        try:
+            inner = method(*args)
+        except Exception as error:
+            _note_refusal(log.entry(written), error)
+            raise
+        self._checker.add((written, get_ident()))
         if inner is None:
-            return recorded(None, entry)
-        return self._wait_looking_up(entry, inner, self._log.backend("cpu"))
+            return recorded(None, log.entry(written))
+        PENDING_ERRORS.raise_due()
+        try:
+            wait_looking_up(inner, self._cpu_backend)
+        except CollectiveMismatchError:
+            raise
+        except Exception as error:
+            self._note_failed_wait(log.entry(written), error)
+            raise
+        log.box.advance(written[3])
+        self._flights.waits += 1
+        return inner
 
     def _wait_looking_up(self, entry: Entry, inner: Work, backend: Backend | None) -> Work:
         """Wait in place of the caller, as :class:`CheckedWork` does; returns the backend's Work, which is done."""
@@ -514,12 +533,15 @@ class CheckedPipeline(BackgroundPipeline):
             # In place of a wait that may never end: the call itself goes on.
             raise
         except Exception as error:
-            _note_failure(entry, error)
-            raise_mismatch_behind(error)
+            self._note_failed_wait(entry, error)
             raise
         entry.waited_for()
         self._flights.waits += 1
         return inner
+
+    def _note_failed_wait(self, entry: Entry, error: Exception) -> None:
+        _note_failure(entry, error)
+        raise_mismatch_behind(error)
 
     def _replayed(self, calls: Sequence[CapturedCall]) -> GroupReplay:
         return CheckedReplay(self._log, calls, self._times, self._checker)

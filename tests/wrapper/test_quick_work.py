@@ -1,4 +1,4 @@
-"""Asynchronous calls that go the quick way to their end leave what the whole way leaves: the same records and events."""
+"""Asynchronous calls that go the quick way to their end leave the records and events of the whole way."""
 
 from __future__ import annotations
 
@@ -370,13 +370,17 @@ def made(rank: Rank, tensor: Any) -> Any:
         work = rank.summed(tensor if last else torch.ones_like(tensor))
         if not last:
             work.wait()
-    assert type(work) is QuickWork
+    assert is_quick(work)
     return work
+
+
+def is_quick(work: Any) -> bool:
+    return type(work) is QuickWork
 
 
 def test_a_work_is_ordinary_once_it_is_asked_for_more_than_a_wait(rank: Rank) -> None:
     work = made(rank, torch.ones(3))
-    assert type(work) is QuickWork
+    assert is_quick(work)
     assert len(rank.flights.quick or ()) == 1
     assert not work.is_completed()
     assert type(work) is RecordedWork
