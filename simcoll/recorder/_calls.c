@@ -560,9 +560,9 @@ static PyObject *no_tensors;
 static PyObject *name_waits, *name_changed, *name_arrived, *name_dropped, *name_by_torch, *name_later, *name_wait,
     *name_completed, *name_call;
 
-/* The collector has cleared a call. */
+/* The collector has cleared a call, or it was not written down yet. */
 static int is_gone(const OpenCall *call) {
-    if (call->quick != NULL && ((Quick *)call->quick)->calls != NULL)
+    if (call->quick != NULL && ((Quick *)call->quick)->calls != NULL && call->ticket != NULL)
         return 0;
     PyErr_SetString(PyExc_RuntimeError, "the call is gone");
     return 1;
@@ -705,7 +705,7 @@ static PyObject *calls_all(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     OpenCalls *calls = (OpenCalls *)self;
     PyObject *found = PyList_New(0);
     for (int place = 0; found != NULL && place < calls->count; place++)
-        if (PyList_Append(found, (PyObject *)calls->calls[place]) < 0)
+        if (calls->calls[place]->state == OPEN && PyList_Append(found, (PyObject *)calls->calls[place]) < 0)
             Py_CLEAR(found);
     return found;
 }
@@ -1208,8 +1208,18 @@ static PyObject *write_open(const Quick *quick, const Found *found) {
     OpenCalls *calls = (OpenCalls *)quick->calls;
     Gathered *gathered = found->gathered;
     OpenCall *call = new_call();
-    if (call == NULL)
+    // Full: other threads may have come meanwhile, as they may until the call is written; so it takes its place first.
+    if (call == NULL || calls->count >= MOST_OPEN) {
+        Py_XDECREF(call);
         return NULL;
+    }
+    Py_INCREF(call->quick = (PyObject *)quick);
+    Py_INCREF(call->prepared = PyTuple_GetItem(found->call, 0));
+    Py_INCREF(call->source = PyTuple_GetItem(found->line, 0));
+    Py_INCREF(call->place = found->place);
+    Py_INCREF(call->roles = found->usual->roles);
+    Py_INCREF(call->key = found->key);
+    enter(calls, call);
     size_t size = (size_t)gathered->count * sizeof *call->held;
     call->held = PyMem_Malloc(size);
     call->since = PyObject_GetAttr(calls->owner, name_waits);
@@ -1221,16 +1231,9 @@ static PyObject *write_open(const Quick *quick, const Found *found) {
     memcpy(call->held, gathered->held, size);
     call->count = gathered->count;
     gathered->count = 0;
-    Py_INCREF(call->quick = (PyObject *)quick);
-    Py_INCREF(call->prepared = PyTuple_GetItem(found->call, 0));
-    Py_INCREF(call->source = PyTuple_GetItem(found->line, 0));
-    Py_INCREF(call->place = found->place);
-    Py_INCREF(call->roles = found->usual->roles);
-    Py_INCREF(call->key = found->key);
     call->tells = (number_in(PyBytes_AsString(PyTuple_GetItem(found->call, 2)), 0) & TELLS) != 0;
     call->unwaited = 1;
     call->state = OPEN;
-    enter(calls, call);
     return (PyObject *)call;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from simcoll.backends.gloo import GLOO  # noqa: E402
-from simcoll.blackbox import read_black_box  # noqa: E402
+from simcoll.blackbox import BlackBoxWriter, read_black_box  # noqa: E402
 from simcoll.core.rank_local import RankLocal  # noqa: E402
 from simcoll.core.record import Group, Record  # noqa: E402
 from simcoll.recorder.arguments import USUAL_FORMS, arguments  # noqa: E402
@@ -41,9 +42,9 @@ def summed(*shape: int, asynchronous: bool = False) -> tuple[Any, ...]:
 class Calls:
     """A group whose all-reduces may go either way."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, recorder: Recorder | None = None) -> None:
         self.box = folder / "rank00000.simcoll"
-        self.log = GroupLog(Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO})
+        self.log = GroupLog(recorder or Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO})
         self.busy: list[object] = []
         self.open: list[object] = []
         self.active: RankLocal[Any] = RankLocal(lambda: self)
@@ -191,3 +192,34 @@ def test_a_call_whose_own_memory_is_at_fault_always_goes_the_whole_way(calls: Ca
         calls.whole(args)
     assert calls.short(apart) is None
     assert calls.short(summed(2)) is not None
+
+
+def test_no_more_calls_are_open_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meanwhile: list[Callable[[], object]] = []
+
+    def write(self: BlackBoxWriter, *given: Any) -> int:
+        if meanwhile:
+            # As another thread may.
+            meanwhile.pop()()
+        return self._ring.write(*given)
+
+    def opened() -> Written | OpenCall | None:
+        return calls.quick.begin(USUAL_FORMS["allreduce"], summed(1, asynchronous=True))
+
+    box = BlackBoxWriter(tmp_path / "rank00000.simcoll", rank=0, world_size=2, mode="record")
+    monkeypatch.setattr(box, "write", partial(write, box))
+    calls = Calls(tmp_path, Recorder.into(box, 0))
+    calls.whole(summed(1, asynchronous=True))
+    held: list[object] = []
+    for number in range(300):
+        if number == 256:
+            meanwhile.append(lambda: held.append(opened()))
+        call = opened()
+        if isinstance(call, tuple):
+            call[5].named_later = False
+        held.append(call)
+    assert len(calls.flights.quick or ()) == 256
+    assert not meanwhile
+    held.clear()
+    del call
+    assert not calls.flights.quick
