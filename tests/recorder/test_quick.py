@@ -203,12 +203,13 @@ def test_no_more_calls_are_open_than_there_is_room_for(tmp_path: Path, monkeypat
             meanwhile.pop()()
         return self._ring.write(*given)
 
-    def opened() -> Written | OpenCall | None:
-        return calls.quick.begin(USUAL_FORMS["allreduce"], summed(1, asynchronous=True))
-
     box = BlackBoxWriter(tmp_path / "rank00000.simcoll", rank=0, world_size=2, mode="record")
     monkeypatch.setattr(box, "write", partial(write, box))
     calls = Calls(tmp_path, Recorder.into(box, 0))
+
+    def opened() -> Written | OpenCall | None:
+        return calls.quick.begin(USUAL_FORMS["allreduce"], summed(1, asynchronous=True))
+
     calls.whole(summed(1, asynchronous=True))
     held: list[object] = []
     for number in range(300):
