@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
+#include <time.h>
 
 enum { REVISION = 5 }; /* as in simcoll/core/native.py */
 
@@ -546,18 +547,21 @@ typedef struct {
 
 enum { MOST_OPEN = 256 };
 
-/* The OPEN calls of a process, which they leave before they are freed. ``owner`` has all others, by ``storages``. */
+/* The OPEN calls of a process, which they leave before they are freed. ``owner`` has all others, by ``storages``, and
+   ``orphans``, whose Works were dropped, at which it looks now and then (``looked_ns``). */
 typedef struct {
     PyObject_HEAD
-    PyObject *owner, *due, *storages;
+    PyObject *owner, *due, *storages, *orphans;
     OpenCall *calls[MOST_OPEN];
     int count;
-    uint64_t changes;
+    uint64_t changes, looked_ns;
 } OpenCalls;
+
+#define LOOK_AFTER_NS 50000000u
 
 static PyTypeObject *calls_type, *call_type, *quick_type;
 static PyObject *no_tensors;
-static PyObject *name_waits, *name_changed, *name_arrived, *name_dropped, *name_by_torch, *name_later, *name_wait,
+static PyObject *name_look_after, *name_waits, *name_changed, *name_arrived, *name_dropped, *name_by_torch, *name_later, *name_wait,
     *name_completed, *name_call;
 
 /* The collector has cleared a call, or it was not written down yet. */
@@ -646,6 +650,22 @@ static int look_before_wait(OpenCalls *calls) {
     return 0;
 }
 
+/* Has the owner look at the calls whose Works were dropped, if there are any and it is time. */
+static void look_after(OpenCalls *calls) {
+    if (calls->orphans == NULL || PyObject_IsTrue(calls->orphans) != 1)
+        return;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    if (now - calls->looked_ns < LOOK_AFTER_NS)
+        return;
+    calls->looked_ns = now;
+    PyObject *looked = PyObject_CallMethodObjArgs(calls->owner, name_look_after, NULL);
+    if (looked == NULL)
+        PyErr_WriteUnraisable(calls->owner);
+    Py_XDECREF(looked);
+}
+
 /* True if a call uses memory of an open one, and one of the two writes to it. */
 static int meets(const OpenCalls *calls, const Gathered *gathered) {
     for (int other = 0; other < calls->count; other++)
@@ -660,8 +680,8 @@ static int meets(const OpenCalls *calls, const Gathered *gathered) {
 }
 
 static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
-    PyObject *owner, *due, *storages;
-    if (!PyArg_ParseTuple(arguments, "OOO:OpenCalls", &owner, &due, &storages))
+    PyObject *owner, *due, *storages, *orphans;
+    if (!PyArg_ParseTuple(arguments, "OOOO:OpenCalls", &owner, &due, &storages, &orphans))
         return NULL;
     OpenCalls *calls = (OpenCalls *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (calls == NULL)
@@ -669,6 +689,7 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *Py
     Py_INCREF(calls->owner = owner);
     Py_INCREF(calls->due = due);
     Py_INCREF(calls->storages = storages);
+    Py_INCREF(calls->orphans = orphans);
     return (PyObject *)calls;
 }
 
@@ -677,6 +698,7 @@ static int calls_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(calls->owner);
     Py_VISIT(calls->due);
     Py_VISIT(calls->storages);
+    Py_VISIT(calls->orphans);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
@@ -686,6 +708,7 @@ static int calls_clear(PyObject *self) {
     Py_CLEAR(calls->owner);
     Py_CLEAR(calls->due);
     Py_CLEAR(calls->storages);
+    Py_CLEAR(calls->orphans);
     return 0;
 }
 
@@ -1314,7 +1337,8 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
     Options said = {0, NULL, NULL};
     Gathered gathered;
     gathered.count = 0;
-    const OpenCalls *calls = (OpenCalls *)quick->calls;
+    OpenCalls *calls = (OpenCalls *)quick->calls;
+    look_after(calls);
     if (is_free(quick) == 1 && read_options((Reader *)quick->reader, &usual, given[1], &said) == 0) {
         int idle = are_empty(quick->idle);
         int gathers = said.asynchronous ? idle == 1 && calls->count < MOST_OPEN : calls->count > 0;
@@ -1403,7 +1427,7 @@ static int make_names(void) {
         {&name_data_ptr, "data_ptr"}, {&name_version, "_version"},    {&name_waits, "waits"},
         {&name_changed, "changed"},   {&name_arrived, "arrived"},     {&name_dropped, "dropped"},
         {&name_by_torch, "by_torch"}, {&name_later, "named_later"},   {&name_wait, "wait"},
-        {&name_completed, "is_completed"}, {&name_call, "call"},
+        {&name_completed, "is_completed"}, {&name_call, "call"}, {&name_look_after, "look_after"},
     };
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)

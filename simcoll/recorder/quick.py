@@ -111,12 +111,14 @@ class OpenCalls(Sized, Protocol):
         ...
 
 
-def open_calls(owner: object, others: Sized) -> OpenCalls | None:
+def open_calls(owner: object, others: Sized, orphans: Sized) -> OpenCalls | None:
     """No open calls; None where they were not compiled. The ``owner`` (``Flights``) watches ``others``, while there are
-    none of which calls go the quick way.
+    none of which calls go the quick way, and looks after ``orphans``, whose Works were dropped.
     """
     compiled = native("simcoll.recorder._calls")
-    calls: OpenCalls | None = None if compiled is None else compiled.OpenCalls(owner, PENDING_ERRORS.due, others)
+    calls: OpenCalls | None = (
+        None if compiled is None else compiled.OpenCalls(owner, PENDING_ERRORS.due, others, orphans)
+    )
     return calls
 
 

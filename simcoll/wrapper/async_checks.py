@@ -220,7 +220,7 @@ class Flights(ProcessOwned):
         self._lock = threading.RLock()
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
         self._looked = 0.0
-        self.quick = open_calls(self, self._by_storage)
+        self.quick = open_calls(self, self._by_storage, self._orphans)
         """The open calls that went the quick way, if calls can."""
         super().__init__()
 
@@ -262,8 +262,8 @@ class Flights(ProcessOwned):
 
     @property
     def busy(self) -> tuple[Sized, ...]:
-        """Empty, all of them, while none was dropped and no call is open but :attr:`quick` ones."""
-        return self._by_storage, self._orphans
+        """Empty, all of them, while no call is open but :attr:`quick` ones."""
+        return (self._by_storage,)
 
     # Calls that went the quick way. Whoever looks at open calls takes them over first.
 

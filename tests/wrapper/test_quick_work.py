@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -453,3 +454,18 @@ def test_everything_that_an_ordinary_work_can_be_asked_the_quick_one_can_be_aske
     assert asked <= set(vars(QuickWork))
     assert {"has_ended", "tell_when_waited"} <= set(vars(QuickWork))
     assert callable(ordinary)
+
+
+def test_dropped_calls_are_looked_at_while_others_go_the_quick_way(rank: Rank) -> None:
+    kept, left = [], []
+    for number in range(7):
+        kept.append(torch.ones(3))
+        work = rank.summed(kept[-1])
+        assert number < 2 or is_quick(work)
+        if number != 3:
+            work.wait()
+        del work
+        left.append(len(rank.flights._orphans))
+        time.sleep(0.06)
+    assert left[3] == 1
+    assert left[-1] == 0
