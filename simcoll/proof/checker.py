@@ -32,7 +32,7 @@ from simcoll.proof.prover import Tolerance, document_of, record_of
 from simcoll.proof.side_channel import exchange
 from simcoll.proof.store import PolledStore
 from simcoll.recorder.pending_errors import PENDING_ERRORS
-from simcoll.recorder.recorder import Entry
+from simcoll.recorder.recorder import Entry, GroupLog, Written
 from simcoll.spec.checksum import positioned
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.findings.error_text import mismatch_text
@@ -54,8 +54,8 @@ LATE = (
     "mode detail raises before the call runs"
 )
 
-Made = tuple[Entry, int]
-"""A call, and the thread that made it."""
+Made = tuple[Entry | Written, int]
+"""A call, or what was written of one, and the thread that made it."""
 
 
 class UnreachableError(Exception):
@@ -65,7 +65,9 @@ class UnreachableError(Exception):
 class Rounds:
     """One rank's side of the rounds of one group; all of it on one thread, but for :meth:`stop`."""
 
-    def __init__(self, group: Group, group_rank: int, store: PolledStore) -> None:
+    def __init__(self, log: GroupLog, store: PolledStore) -> None:
+        group, group_rank = log.group, log.group_rank
+        self._log = log
         self._group = group
         self._rank = group_rank
         self._size = len(group.ranks)
@@ -98,7 +100,9 @@ class Rounds:
             if self._total(sums[-1]) == 0:
                 break
             place = proved + self._first_broken(sums)
-            if not self._harmless(*calls[place], position=self._settled + place + 1):
+            made, maker = calls[place]
+            entry = self._log.entry(made) if isinstance(made, tuple) else made
+            if not self._harmless(entry, maker, position=self._settled + place + 1):
                 return None
             proved = place + 1
         self._settled += common
@@ -119,7 +123,8 @@ class Rounds:
     def _sums(self, calls: Sequence[Made], begin: int) -> list[int]:
         """The sums of this rank's words over every stretch of ``calls`` that starts at ``begin``."""
         first = self._settled + begin + 1
-        words = (self._tolerance.word(entry.prepared) for entry, _ in calls[begin:])
+        prepared = (made[0] if isinstance(made, tuple) else made.prepared for made, _ in calls[begin:])
+        words = map(self._tolerance.word, prepared)
         return list(accumulate(positioned(word, position) for position, word in enumerate(words, first)))
 
     def _total(self, word: int) -> int:

@@ -5,10 +5,13 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <structmember.h>
+#include <time.h>
 
-enum { REVISION = 4 }; /* as in simcoll/core/native.py */
+enum { REVISION = 5 }; /* as in simcoll/core/native.py */
 
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 
@@ -254,6 +257,7 @@ typedef struct {
 static PyTypeObject *reader_type;
 static PyObject *name_shape, *name_dtype, *name_device, *name_layout, *name_stride, *name_is_contiguous;
 static PyObject *name_async, *name_reduce_op, *name_op, *name_value, *name_root_rank, *name_root;
+static PyObject *name_data_ptr, *name_version;
 
 static int is_list(PyObject *value) { return PyList_Check(value) || PyTuple_Check(value); }
 
@@ -281,17 +285,54 @@ static int add_tensor(const Reader *reader, PyObject *key, PyObject *tensor) {
     return append_own(key, PyObject_CallMethodObjArgs(tensor, name_stride, NULL));
 }
 
-/* Adds the tensors of an argument to a key, and to ``found`` if that is given: one, a list, or lists in a list. 1 where
-   something else is there. */
-static int add_tensors(const Reader *reader, PyObject *value, PyObject *key, PyObject *found, int depth) {
-    if ((PyObject *)Py_TYPE(value) == reader->plain || (PyObject *)Py_TYPE(value) == reader->parameter)
-        return found != NULL && PyList_Append(found, value) < 0 ? -1 : add_tensor(reader, key, value);
+/* A tensor of a call that is open: ``size`` bytes from ``start`` on (0: it has no memory). A version beyond ``version``
+   plus ``limit`` (-1: nobody looks) shows that the program has written to it. */
+typedef struct {
+    PyObject *tensor;
+    uint64_t start, size;
+    int64_t version, limit;
+    int writes, role;
+} Held;
+
+enum { MOST_HELD = 16 };
+
+/* The tensors of a call in the order of its arguments; beyond ``MOST_HELD`` only their number. */
+typedef struct {
+    int count, role;
+    Held held[MOST_HELD];
+} Gathered;
+
+static void gather(Gathered *gathered, PyObject *tensor) {
+    if (gathered->count < MOST_HELD) {
+        Py_INCREF(tensor);
+        gathered->held[gathered->count] = (Held){tensor, 0, 0, 0, -1, 0, gathered->role};
+    }
+    gathered->count++;
+}
+
+static void drop_gathered(Gathered *gathered) {
+    for (int place = 0; place < gathered->count && place < MOST_HELD; place++)
+        Py_DECREF(gathered->held[place].tensor);
+    gathered->count = 0;
+}
+
+/* Adds the tensors of an argument to a key, to ``found`` and to ``gathered``, where they are given: one, a list, or lists
+   in a list. 1 where something else is there. */
+static int add_tensors(const Reader *reader, PyObject *value, PyObject *key, PyObject *found, Gathered *gathered,
+                       int depth) {
+    if ((PyObject *)Py_TYPE(value) == reader->plain || (PyObject *)Py_TYPE(value) == reader->parameter) {
+        if (gathered != NULL)
+            gather(gathered, value);
+        if (found != NULL && PyList_Append(found, value) < 0)
+            return -1;
+        return key == NULL ? 0 : add_tensor(reader, key, value);
+    }
     if (!is_list(value) || depth > 2)
         return 1;
     Py_ssize_t count = PySequence_Size(value);
     for (Py_ssize_t place = 0; place < count; place++) {
         PyObject *item = PySequence_GetItem(value, place);
-        int outcome = item == NULL ? -1 : add_tensors(reader, item, key, found, depth + 1);
+        int outcome = item == NULL ? -1 : add_tensors(reader, item, key, found, gathered, depth + 1);
         Py_XDECREF(item);
         if (outcome != 0)
             return outcome;
@@ -374,22 +415,34 @@ static int read_options(const Reader *reader, const Usual *usual, PyObject *argu
     return failed;
 }
 
-/* Reads the key of a call whose options were read, a new list; and its tensors by role, if ``tensors`` is given. 0 if
-   the call has the usual form, else 1, or -1 with an exception. The key is to be given back in every case. */
+/* Puts the tensors of a call into a dictionary, a list for each role; 0 if the call has the usual form. */
+static int sort_tensors(const Reader *reader, const Usual *usual, PyObject *arguments, PyObject *tensors) {
+    for (Py_ssize_t place = 0; place < PyTuple_Size(usual->roles); place++) {
+        PyObject *found = PyList_New(0);
+        int outcome = found == NULL ? -1 : PyDict_SetItem(tensors, PyTuple_GetItem(usual->roles, place), found);
+        if (outcome == 0)
+            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), NULL, found, NULL, 0);
+        Py_XDECREF(found); // the dictionary keeps it
+        if (outcome != 0)
+            return outcome;
+    }
+    return 0;
+}
+
+/* Reads the key of a call whose options were read, a new list; and its tensors, if ``gathered`` is given. 0 if the call
+   has the usual form, else 1, or -1 with an exception. The key is to be given back in every case. */
 static int read_call(const Reader *reader, const Usual *usual, PyObject *arguments, const Options *said, PyObject **key,
-                     PyObject *tensors) {
+                     Gathered *gathered) {
     if ((*key = PyList_New(0)) == NULL || PyList_Append(*key, usual->name) < 0 ||
         PyList_Append(*key, said->reduce_op == NULL ? Py_None : said->reduce_op) < 0 ||
         (usual->rooted && append_own(*key, PyTuple_Pack(2, name_root, said->root)) < 0))
         return -1;
     for (Py_ssize_t place = 0; place < PyTuple_Size(usual->roles); place++) {
-        PyObject *role = PyTuple_GetItem(usual->roles, place), *found = tensors == NULL ? NULL : PyList_New(0);
-        int outcome = PyList_Append(*key, role);
-        if (tensors != NULL && (found == NULL || PyDict_SetItem(tensors, role, found) < 0))
-            outcome = -1;
-        Py_XDECREF(found); // the dictionary keeps it
+        int outcome = PyList_Append(*key, PyTuple_GetItem(usual->roles, place));
+        if (gathered != NULL)
+            gathered->role = (int)place;
         if (outcome == 0)
-            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), *key, found, 0);
+            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), *key, NULL, gathered, 0);
         if (outcome != 0)
             return outcome;
     }
@@ -409,7 +462,8 @@ static PyObject *reader_read(PyObject *self, PyObject *const *given, Py_ssize_t 
     Options said = {0, NULL, NULL};
     PyObject *tensors = PyDict_New(), *integers = PyDict_New(), *key = NULL, *whole = NULL, *found = NULL;
     if (tensors != NULL && integers != NULL && read_options((Reader *)self, &usual, given[4], &said) == 0 &&
-        read_call((Reader *)self, &usual, given[4], &said, &key, tensors) == 0 &&
+        read_call((Reader *)self, &usual, given[4], &said, &key, NULL) == 0 &&
+        sort_tensors((Reader *)self, &usual, given[4], tensors) == 0 &&
         (said.root == NULL || PyDict_SetItem(integers, name_root, said.root) == 0))
         whole = PyList_AsTuple(key);
     if (whole != NULL)
@@ -471,13 +525,577 @@ static PyType_Slot reader_parts[] = {
 
 static PyType_Spec reader_spec = {"simcoll.recorder._calls.Reader", sizeof(Reader), 0, Py_TPFLAGS_DEFAULT, reader_parts};
 
-/* --- Quick: a usual call from its arguments to its slot, in one step (quick.py) ------------------------------------ */
+/* --- OpenCalls: asynchronous calls that went the quick way and were not waited for (async_checks.py) ---------------- */
 
 typedef struct {
     PyObject_HEAD
-    PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *group, *state, *awaited, *asynchronous,
-        *join, *quiet, *idle, *active, *session;
+    PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *waits, *advance, *group, *state,
+        *awaited, *asynchronous, *join, *quiet, *idle, *active, *session, *calls, *work, *plain_work, *limit;
 } Quick;
+
+/* OPEN calls are watched here, NOTED ones by Python, by their ``flight``. */
+enum { OPEN, NOTED, AWAITED };
+
+/* ``key`` tells the shapes that the tensors had, ``since`` the number of waits so far. ``where`` is its place among the
+   open calls (-1: none), ``arriving`` says that the versions of results show a write when its end was seen. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *quick, *prepared, *sequence, *source, *ticket, *place, *roles, *key, *since, *inner, *flight, *references;
+    Held *held;
+    int count, where, unwaited, state, tells, arriving;
+} OpenCall;
+
+enum { MOST_OPEN = 256 };
+
+/* The OPEN calls of a process, which they leave before they are freed. ``owner`` has all others, by ``storages``, and
+   ``orphans``, whose Works were dropped, at which it looks now and then (``looked_ns``). */
+typedef struct {
+    PyObject_HEAD
+    PyObject *owner, *due, *storages, *orphans;
+    OpenCall *calls[MOST_OPEN];
+    int count;
+    uint64_t changes, looked_ns;
+} OpenCalls;
+
+#define LOOK_AFTER_NS 50000000u
+
+static PyTypeObject *calls_type, *call_type, *quick_type;
+static PyObject *no_tensors;
+static PyObject *name_look_after, *name_waits, *name_changed, *name_arrived, *name_dropped, *name_by_torch, *name_later, *name_wait,
+    *name_completed, *name_call;
+
+/* The collector has cleared a call, or it was not written down yet. */
+static int is_gone(const OpenCall *call) {
+    if (call->quick != NULL && ((Quick *)call->quick)->calls != NULL && call->ticket != NULL)
+        return 0;
+    PyErr_SetString(PyExc_RuntimeError, "the call is gone");
+    return 1;
+}
+
+static OpenCalls *calls_of(const OpenCall *call) { return (OpenCalls *)((Quick *)call->quick)->calls; }
+
+static void enter(OpenCalls *calls, OpenCall *call) {
+    call->where = calls->count;
+    calls->calls[calls->count++] = call;
+    calls->changes++;
+}
+
+static void leave(OpenCall *call) {
+    if (call->where < 0)
+        return;
+    OpenCalls *calls = calls_of(call);
+    OpenCall *last = calls->calls[--calls->count];
+    calls->calls[call->where] = last;
+    last->where = call->where;
+    call->where = -1;
+    calls->changes++;
+}
+
+static void drop_held(OpenCall *call) {
+    Held *held = call->held;
+    int count = call->count;
+    call->held = NULL;
+    call->count = 0;
+    for (int place = 0; place < count; place++)
+        Py_DECREF(held[place].tensor);
+    PyMem_Free(held);
+}
+
+/* The version of a tensor; -1 where it has none. */
+static int64_t version_of(PyObject *tensor) {
+    PyObject *number = PyObject_GetAttr(tensor, name_version);
+    int64_t version = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    if (version == -1)
+        PyErr_Clear();
+    return version;
+}
+
+/* True if the program has written to what is looked at of a call, as far as versions show. Whatever runs meanwhile may let
+   go of the tensors. */
+static int has_changed(const OpenCall *call) {
+    for (int place = 0; place < call->count; place++) {
+        Held held = call->held[place];
+        if (held.limit < 0)
+            continue;
+        Py_INCREF(held.tensor);
+        int64_t now = version_of(held.tensor);
+        Py_DECREF(held.tensor);
+        if (now > held.version + held.limit)
+            return 1;
+    }
+    return 0;
+}
+
+/* A wait for a call begins: the first since others were made, whose buffers are looked at. */
+static int look_before_wait(OpenCalls *calls) {
+    for (int place = 0; place < calls->count; place++) {
+        OpenCall *call = calls->calls[place];
+        if (!call->unwaited)
+            continue;
+        uint64_t before = calls->changes;
+        PyObject *told = NULL;
+        call->unwaited = 0;
+        Py_INCREF(call);
+        int changed = has_changed(call);
+        if (changed)
+            told = PyObject_CallMethodObjArgs(calls->owner, name_changed, call, NULL);
+        Py_DECREF(call);
+        Py_XDECREF(told);
+        if (changed && told == NULL)
+            return -1;
+        if (calls->changes != before)
+            place = -1;
+    }
+    return 0;
+}
+
+/* Has the owner look at the calls whose Works were dropped, if there are any and it is time. */
+static void look_after(OpenCalls *calls) {
+    if (calls->orphans == NULL || PyObject_IsTrue(calls->orphans) != 1)
+        return;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    if (now - calls->looked_ns < LOOK_AFTER_NS)
+        return;
+    calls->looked_ns = now;
+    PyObject *looked = PyObject_CallMethodObjArgs(calls->owner, name_look_after, NULL);
+    if (looked == NULL)
+        PyErr_WriteUnraisable(calls->owner);
+    Py_XDECREF(looked);
+}
+
+/* True if a call uses memory of an open one, and one of the two writes to it. */
+static int meets(const OpenCalls *calls, const Gathered *gathered) {
+    for (int other = 0; other < calls->count; other++)
+        for (int place = 0; place < calls->calls[other]->count; place++) {
+            const Held *its = calls->calls[other]->held + place;
+            for (const Held *mine = gathered->held; mine < gathered->held + gathered->count; mine++)
+                if (mine->start < its->start + its->size && its->start < mine->start + mine->size &&
+                    (mine->writes || its->writes))
+                    return 1;
+        }
+    return 0;
+}
+
+static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
+    PyObject *owner, *due, *storages, *orphans;
+    if (!PyArg_ParseTuple(arguments, "OOOO:OpenCalls", &owner, &due, &storages, &orphans))
+        return NULL;
+    OpenCalls *calls = (OpenCalls *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (calls == NULL)
+        return NULL;
+    Py_INCREF(calls->owner = owner);
+    Py_INCREF(calls->due = due);
+    Py_INCREF(calls->storages = storages);
+    Py_INCREF(calls->orphans = orphans);
+    return (PyObject *)calls;
+}
+
+static int calls_traverse(PyObject *self, visitproc visit, void *arg) {
+    OpenCalls *calls = (OpenCalls *)self;
+    Py_VISIT(calls->owner);
+    Py_VISIT(calls->due);
+    Py_VISIT(calls->storages);
+    Py_VISIT(calls->orphans);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int calls_clear(PyObject *self) {
+    OpenCalls *calls = (OpenCalls *)self;
+    Py_CLEAR(calls->owner);
+    Py_CLEAR(calls->due);
+    Py_CLEAR(calls->storages);
+    Py_CLEAR(calls->orphans);
+    return 0;
+}
+
+/* Each open call holds its quick way, and that the open calls: none is left. */
+static void calls_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    calls_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static Py_ssize_t calls_length(PyObject *self) { return ((OpenCalls *)self)->count; }
+
+/* all(): the open calls. */
+static PyObject *calls_all(PyObject *self, PyObject *Py_UNUSED(nothing)) {
+    OpenCalls *calls = (OpenCalls *)self;
+    PyObject *found = PyList_New(0);
+    for (int place = 0; found != NULL && place < calls->count; place++)
+        if (calls->calls[place]->state == OPEN && PyList_Append(found, (PyObject *)calls->calls[place]) < 0)
+            Py_CLEAR(found);
+    return found;
+}
+
+/* forget(): watch none of them any more. */
+static PyObject *calls_forget(PyObject *self, PyObject *Py_UNUSED(nothing)) {
+    OpenCalls *calls = (OpenCalls *)self;
+    while (calls->count > 0) {
+        calls->calls[0]->state = AWAITED;
+        leave(calls->calls[0]);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef calls_methods[] = {
+    {"all", calls_all, METH_NOARGS, NULL},
+    {"forget", calls_forget, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot calls_parts[] = {
+    {Py_tp_new, calls_new},       {Py_tp_dealloc, calls_free},   {Py_tp_traverse, calls_traverse},
+    {Py_tp_clear, calls_clear},   {Py_tp_methods, calls_methods}, {Py_sq_length, calls_length},
+    {0, NULL},
+};
+
+static PyType_Spec calls_spec = {"simcoll.recorder._calls.OpenCalls", sizeof(OpenCalls), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, calls_parts};
+
+/* --- OpenCall: one of them ---------------------------------------------------------------------------------------- */
+
+static OpenCall *new_call(void) {
+    OpenCall *call = (OpenCall *)((allocfunc)PyType_GetSlot(call_type, Py_tp_alloc))(call_type, 0);
+    if (call != NULL) {
+        call->where = -1;
+        call->state = AWAITED;
+    }
+    return call;
+}
+
+static int call_traverse(PyObject *self, visitproc visit, void *arg) {
+    OpenCall *call = (OpenCall *)self;
+    for (PyObject **part = &call->quick; part <= &call->flight; part++)
+        Py_VISIT(*part);
+    for (int place = 0; place < call->count; place++)
+        Py_VISIT(call->held[place].tensor);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int call_clear(PyObject *self) {
+    OpenCall *call = (OpenCall *)self;
+    leave(call);
+    drop_held(call);
+    for (PyObject **part = &call->quick; part <= &call->flight; part++)
+        Py_CLEAR(*part);
+    return 0;
+}
+
+/* True if nobody has waited for a call, and nobody else will tell that its Work is gone. */
+static int is_dropped(const OpenCall *call) {
+    return call->state == OPEN ? call->where >= 0 : call->state == NOTED && call->flight != NULL;
+}
+
+/* Tells the owner that the Work of a call is gone. */
+static void tell_dropped(OpenCall *call) {
+    PyObject *type, *error, *traceback, *owner = calls_of(call)->owner;
+    leave(call);
+    call->state = AWAITED;
+    if (owner == NULL)
+        return;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *told = PyObject_CallMethodObjArgs(owner, name_dropped, call, NULL);
+    if (told == NULL)
+        PyErr_WriteUnraisable(owner);
+    Py_XDECREF(told);
+    PyErr_Restore(type, error, traceback);
+}
+
+/* What the collector calls, before it clears a cycle. */
+static void call_finalize(PyObject *self) {
+    if (is_dropped((OpenCall *)self))
+        tell_dropped((OpenCall *)self);
+}
+
+static void call_free(PyObject *self) {
+    OpenCall *call = (OpenCall *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    int dropped = is_dropped(call);
+    leave(call);
+    if (call->references != NULL)
+        PyObject_ClearWeakRefs(self);
+    // Nobody may be given what is being freed: another object gets all that it has.
+    OpenCall *heir = dropped ? new_call() : NULL;
+    if (heir != NULL) {
+        for (PyObject **part = &call->quick, **its = &heir->quick; part <= &call->flight; part++, its++) {
+            *its = *part;
+            *part = NULL;
+        }
+        heir->held = call->held;
+        heir->count = call->count;
+        call->held = NULL;
+        call->count = 0;
+        tell_dropped(heir);
+        Py_DECREF(heir);
+    } else if (dropped) {
+        PyErr_Clear();
+    }
+    call_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* launch(method, arguments): give the call to the backend, which may raise; the Work that the program gets, None where
+   Python has to make it. */
+static PyObject *call_launch(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    OpenCall *call = (OpenCall *)self;
+    if (count != 2 || !PyTuple_Check(given[1]) || call->inner != NULL) {
+        PyErr_SetString(PyExc_TypeError, "launch() takes a method and arguments, once");
+        return NULL;
+    }
+    if (is_gone(call))
+        return NULL;
+    Quick *quick = (Quick *)call->quick;
+    PyObject *inner = PyObject_CallObject(given[0], given[1]);
+    if (inner == NULL || inner == Py_None)
+        return inner;
+    call->inner = inner;
+    if (call->state != OPEN || (PyObject *)Py_TYPE(inner) != quick->plain_work)
+        Py_RETURN_NONE;
+    PyObject *work = PyObject_CallNoArgs(quick->work);
+    if (work != NULL && PyObject_SetAttr(work, name_call, self) < 0)
+        Py_CLEAR(work);
+    return work;
+}
+
+/* has_ended(): true if the backend says that the call has ended; asking is no waiting. */
+static PyObject *call_has_ended(PyObject *self, PyObject *Py_UNUSED(nothing)) {
+    PyObject *inner = ((OpenCall *)self)->inner;
+    if (inner == NULL)
+        Py_RETURN_FALSE;
+    return PyObject_CallMethodObjArgs(inner, name_completed, NULL);
+}
+
+/* noted(flight): Python watches it from here on. */
+static PyObject *call_noted(PyObject *self, PyObject *flight) {
+    OpenCall *call = (OpenCall *)self;
+    PyObject *before = call->flight;
+    leave(call);
+    call->state = NOTED;
+    Py_INCREF(call->flight = flight);
+    Py_XDECREF(before);
+    drop_held(call);
+    Py_RETURN_NONE;
+}
+
+/* ended(): nobody watches it any more, and nobody is to be told that its Work is gone. */
+static PyObject *call_ended(PyObject *self, PyObject *Py_UNUSED(nothing)) {
+    OpenCall *call = (OpenCall *)self;
+    leave(call);
+    call->state = AWAITED;
+    call->arriving = 0;
+    drop_held(call);
+    Py_CLEAR(call->flight);
+    Py_RETURN_NONE;
+}
+
+/* The number of waits so far, and one more where one has ended; -1 with an exception. */
+static int64_t count_waits(const OpenCalls *calls, int more) {
+    PyObject *number = PyObject_GetAttr(calls->owner, name_waits);
+    int64_t waits = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    if (waits < 0 || !more)
+        return waits;
+    number = PyLong_FromLongLong(waits + 1);
+    int failed = number == NULL || PyObject_SetAttr(calls->owner, name_waits, number) < 0;
+    Py_XDECREF(number);
+    return failed ? -1 : waits + 1;
+}
+
+/* True if the end of a wait shows writes to results: the call was open when the wait began. -1 with an exception. */
+static int will_arrive(const OpenCall *call) {
+    int counts = 0;
+    for (int place = 0; place < call->count; place++)
+        counts |= call->held[place].limit > 0;
+    if (!counts || count_waits(calls_of(call), 0) == PyLong_AsLongLong(call->since))
+        return PyErr_Occurred() ? -1 : counts;
+    if (!call->tells)
+        return 0;
+    PyObject *ended = PyObject_CallMethodObjArgs(call->inner, name_completed, NULL);
+    if (ended == NULL)
+        PyErr_Clear();
+    Py_XDECREF(ended);
+    return ended == Py_False;
+}
+
+/* Notes that a wait begins; 1 if Python has to carry the wait out, of which nothing was noted. */
+static int begin_wait(OpenCall *call, const Quick *quick) {
+    OpenCalls *calls = (OpenCalls *)quick->calls;
+    if (call->state == NOTED || call->inner == NULL || calls->owner == NULL)
+        return 1;
+    int due = PyObject_IsTrue(calls->due), others = due == 0 && call->state == OPEN ? PyObject_IsTrue(calls->storages) : 0;
+    if (due != 0 || others != 0)
+        return due < 0 || others < 0 ? -1 : 1;
+    if (call->state == OPEN) {
+        call->unwaited = 0;
+        if (look_before_wait(calls) < 0)
+            return -1;
+        if (call->state == NOTED || has_changed(call))
+            return 1;
+    }
+    PyObject *noted = PyObject_CallFunctionObjArgs(quick->waits, call->ticket, quick->awaited, NULL);
+    if (noted == NULL)
+        return -1;
+    Py_DECREF(noted);
+    if (call->state == OPEN) {
+        if ((call->arriving = will_arrive(call)) < 0)
+            return -1;
+        leave(call);
+        call->state = AWAITED;
+        if (!call->arriving)
+            drop_held(call);
+    }
+    return 0;
+}
+
+/* Notes that a wait has ended well; fails with -1. */
+static int end_wait(OpenCall *call, const Quick *quick) {
+    OpenCalls *calls = (OpenCalls *)quick->calls;
+    if (call->arriving) {
+        PyObject *told = has_changed(call) ? PyObject_CallMethodObjArgs(calls->owner, name_arrived, call, NULL) : Py_None;
+        call->arriving = 0;
+        drop_held(call);
+        if (told == NULL)
+            return -1;
+        if (told != Py_None)
+            Py_DECREF(told);
+    }
+    PyObject *noted = PyObject_CallFunctionObjArgs(quick->advance, call->ticket, NULL);
+    if (noted == NULL || count_waits(calls, 1) < 0) {
+        Py_XDECREF(noted);
+        return -1;
+    }
+    Py_DECREF(noted);
+    return 0;
+}
+
+/* wait(): wait as the backend's Work does, as long as its first wait may take, and note that; None where Python has to do
+   it. Raises what the backend raises. */
+static PyObject *call_wait(PyObject *self, PyObject *Py_UNUSED(nothing)) {
+    OpenCall *call = (OpenCall *)self;
+    if (is_gone(call))
+        return NULL;
+    Quick *quick = (Quick *)call->quick;
+    int left = begin_wait(call, quick);
+    if (left < 0)
+        return NULL;
+    if (left)
+        Py_RETURN_NONE;
+    PyObject *limit = quick->limit == Py_None ? NULL : quick->limit;
+    PyObject *done = PyObject_CallMethodObjArgs(call->inner, name_wait, limit, NULL);
+    if (done != NULL && end_wait(call, quick) < 0)
+        Py_CLEAR(done);
+    return done;
+}
+
+/* The tensors by role. */
+static PyObject *call_tensors(PyObject *self, void *Py_UNUSED(nothing)) {
+    OpenCall *call = (OpenCall *)self;
+    PyObject *tensors = is_gone(call) ? NULL : PyDict_New();
+    for (Py_ssize_t role = 0; tensors != NULL && role < PyTuple_Size(call->roles); role++) {
+        PyObject *found = PyList_New(0);
+        int failed = found == NULL || PyDict_SetItem(tensors, PyTuple_GetItem(call->roles, role), found) < 0;
+        for (int place = 0; !failed && place < call->count; place++)
+            if (call->held[place].role == role)
+                failed = PyList_Append(found, call->held[place].tensor) < 0;
+        Py_XDECREF(found);
+        if (failed)
+            Py_CLEAR(tensors);
+    }
+    return tensors;
+}
+
+/* The address, the size and the version that each tensor had, in the order of the key. */
+static PyObject *call_memory(PyObject *self, void *Py_UNUSED(nothing)) {
+    OpenCall *call = (OpenCall *)self;
+    PyObject *found = PyList_New(0);
+    for (int place = 0; found != NULL && place < call->count; place++) {
+        const Held *held = call->held + place;
+        if (append_own(found, Py_BuildValue("KKL", (unsigned long long)held->start, (unsigned long long)held->size,
+                                            (long long)held->version)) < 0)
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+static PyObject *call_log(PyObject *self, void *Py_UNUSED(nothing)) {
+    if (is_gone((OpenCall *)self))
+        return NULL;
+    PyObject *log = ((Quick *)((OpenCall *)self)->quick)->log;
+    Py_INCREF(log);
+    return log;
+}
+
+/* What begin() returns for an asynchronous call that nobody watches, without its tensors. */
+static PyObject *call_written(PyObject *self, void *Py_UNUSED(nothing)) {
+    OpenCall *call = (OpenCall *)self;
+    if (is_gone(call))
+        return NULL;
+    return PyTuple_Pack(6, call->prepared, call->sequence, call->source, call->ticket, no_tensors, call->place);
+}
+
+static PyObject *call_owner(PyObject *self, void *Py_UNUSED(nothing)) {
+    if (is_gone((OpenCall *)self))
+        return NULL;
+    PyObject *owner = calls_of((OpenCall *)self)->owner;
+    Py_XINCREF(owner);
+    return owner != NULL ? owner : PyErr_Format(PyExc_RuntimeError, "the call is gone");
+}
+
+static PyObject *call_is_open(PyObject *self, void *Py_UNUSED(nothing)) {
+    return PyBool_FromLong(((OpenCall *)self)->state == OPEN);
+}
+
+static PyMethodDef call_methods[] = {
+    {"launch", (PyCFunction)(void (*)(void))call_launch, METH_FASTCALL, NULL},
+    {"has_ended", call_has_ended, METH_NOARGS, NULL},
+    {"noted", call_noted, METH_O, NULL},
+    {"ended", call_ended, METH_NOARGS, NULL},
+    {"wait", call_wait, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef call_members[] = {
+    {"prepared", T_OBJECT_EX, offsetof(OpenCall, prepared), READONLY, NULL},
+    {"place", T_OBJECT_EX, offsetof(OpenCall, place), READONLY, NULL},
+    {"key", T_OBJECT_EX, offsetof(OpenCall, key), READONLY, NULL},
+    {"since", T_OBJECT_EX, offsetof(OpenCall, since), READONLY, NULL},
+    {"inner", T_OBJECT, offsetof(OpenCall, inner), READONLY, NULL},
+    {"flight", T_OBJECT, offsetof(OpenCall, flight), READONLY, NULL},
+    {"unwaited", T_INT, offsetof(OpenCall, unwaited), READONLY, NULL},
+    {"arriving", T_INT, offsetof(OpenCall, arriving), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(OpenCall, references), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef call_attributes[] = {
+    {"tensors", call_tensors, NULL, NULL, NULL},
+    {"memory", call_memory, NULL, NULL, NULL},
+    {"log", call_log, NULL, NULL, NULL},
+    {"written", call_written, NULL, NULL, NULL},
+    {"owner", call_owner, NULL, NULL, NULL},
+    {"is_open", call_is_open, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot call_parts[] = {
+    {Py_tp_dealloc, call_free},   {Py_tp_traverse, call_traverse}, {Py_tp_clear, call_clear},
+    {Py_tp_finalize, call_finalize}, {Py_tp_methods, call_methods},   {Py_tp_members, call_members},
+    {Py_tp_getset, call_attributes}, {0, NULL},
+};
+
+static PyType_Spec call_spec = {"simcoll.recorder._calls.OpenCall", sizeof(OpenCall), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, call_parts};
+
+/* --- Quick: a usual call from its arguments to its slot, in one step (quick.py) ------------------------------------ */
 
 static PyObject *name_process, *name_sequence, *name_locked, *no_message;
 
@@ -531,49 +1149,178 @@ static PyObject *line_of(const Quick *quick, PyObject *place) {
     return line;
 }
 
-/* Gives a call its place in the group and a slot: what begin() returns, NULL if it is not to be written here.
-   ``tensors`` are those of an asynchronous call, None for any other. */
-static PyObject *write_call(const Quick *quick, PyObject *call, PyObject *tensors, PyObject *place, PyObject *line) {
+/* What is known of a call's memory (quick.py): numbers of 64 bits, of which the first has these bits; then for each tensor
+   its size, the versions that the call adds to it, at most (-1: nobody looks), and whether the call writes to it. */
+enum { TELLS = 1, BRINGS = 2 };
+
+static int64_t number_in(const char *plan, int place) {
+    int64_t number;
+    memcpy(&number, plan + 8 * place, sizeof number);
+    return number;
+}
+
+/* Notes where the tensors of a call lie, and their versions where the call is ``asynchronous``. True if that is all that is
+   to be known of its memory. */
+static int note_memory(PyObject *plan, Gathered *gathered, int asynchronous) {
+    if (plan == Py_None || gathered->count > MOST_HELD || PyBytes_Size(plan) != 8 + 24 * (Py_ssize_t)gathered->count) {
+        PyErr_Clear();
+        return 0;
+    }
+    const char *numbers = PyBytes_AsString(plan);
+    for (int place = 0; place < gathered->count; place++) {
+        Held *held = gathered->held + place;
+        held->size = (uint64_t)number_in(numbers, 1 + 3 * place);
+        if (held->size == 0)
+            continue;
+        PyObject *address = PyObject_CallMethodObjArgs(held->tensor, name_data_ptr, NULL);
+        held->start = address == NULL ? 0 : PyLong_AsUnsignedLongLong(address);
+        Py_XDECREF(address);
+        if (held->start == 0 || PyErr_Occurred()) {
+            PyErr_Clear();
+            return 0;
+        }
+        held->writes = number_in(numbers, 3 + 3 * place) != 0;
+        int64_t limit = number_in(numbers, 2 + 3 * place);
+        if (asynchronous && limit >= 0 && (held->version = version_of(held->tensor)) >= 0)
+            held->limit = limit;
+    }
+    return 1;
+}
+
+/* True if the program gets the Work of a call of this place, and what it does with its results is known. */
+static int is_watched(PyObject *place, PyObject *plan) {
+    PyObject *answer = PyObject_GetAttr(place, name_by_torch);
+    Py_XDECREF(answer); // the place keeps it
+    if (answer == Py_False && number_in(PyBytes_AsString(plan), 0) & BRINGS) {
+        answer = PyObject_GetAttr(place, name_later);
+        Py_XDECREF(answer);
+        return answer != NULL && answer != Py_None;
+    }
+    return answer == Py_False;
+}
+
+/* Gives a call its place in the group and a slot: its number and its ticket; fails with -1, where it is not to be written
+   here, too. */
+static int write_call(const Quick *quick, PyObject *call, PyObject *line, PyObject *flags, PyObject **sequence,
+                      PyObject **ticket) {
     // From here to the slot nothing runs that could let another thread in.
     PyObject *locked = PyObject_CallMethodObjArgs(quick->lock, name_locked, NULL);
     Py_XDECREF(locked);
     if (locked != Py_False)
-        return NULL;
-    PyObject *last = PyObject_GetAttr(quick->log, name_sequence), *sequence = NULL, *ticket = NULL, *written = NULL;
+        return -1;
+    PyObject *last = PyObject_GetAttr(quick->log, name_sequence);
     if (last != NULL)
-        sequence = PyLong_FromLongLong(PyLong_AsLongLong(last) + 1);
-    if (sequence != NULL && !PyErr_Occurred() && PyObject_SetAttr(quick->log, name_sequence, sequence) == 0)
-        ticket = PyObject_CallFunctionObjArgs(quick->write, quick->group, sequence, PyTuple_GetItem(call, 1),
-                                              PyTuple_GetItem(line, 1), no_message, quick->state,
-                                              tensors == Py_None ? quick->awaited : quick->asynchronous, NULL);
-    if (ticket != NULL)
-        written = PyTuple_Pack(6, PyTuple_GetItem(call, 0), sequence, PyTuple_GetItem(line, 0), ticket, tensors, place);
+        *sequence = PyLong_FromLongLong(PyLong_AsLongLong(last) + 1);
+    Py_XDECREF(last);
+    if (*sequence != NULL && !PyErr_Occurred() && PyObject_SetAttr(quick->log, name_sequence, *sequence) == 0)
+        *ticket = PyObject_CallFunctionObjArgs(quick->write, quick->group, *sequence, PyTuple_GetItem(call, 1),
+                                               PyTuple_GetItem(line, 1), no_message, quick->state, flags, NULL);
+    return *ticket == NULL ? -1 : 0;
+}
+
+/* What has been found out about a call that is about to be written down. */
+typedef struct {
+    const Usual *usual;
+    PyObject *arguments, *key, *call, *place, *line;
+    Gathered *gathered;
+    int asynchronous;
+} Found;
+
+/* Writes down an asynchronous call, and watches it. */
+static PyObject *write_open(const Quick *quick, const Found *found) {
+    OpenCalls *calls = (OpenCalls *)quick->calls;
+    Gathered *gathered = found->gathered;
+    OpenCall *call = new_call();
+    // Full: other threads may have come meanwhile, as they may until the call is written; so it takes its place first.
+    if (call == NULL || calls->count >= MOST_OPEN) {
+        Py_XDECREF(call);
+        return NULL;
+    }
+    Py_INCREF(call->quick = (PyObject *)quick);
+    Py_INCREF(call->prepared = PyTuple_GetItem(found->call, 0));
+    Py_INCREF(call->source = PyTuple_GetItem(found->line, 0));
+    Py_INCREF(call->place = found->place);
+    Py_INCREF(call->roles = found->usual->roles);
+    Py_INCREF(call->key = found->key);
+    enter(calls, call);
+    size_t size = (size_t)gathered->count * sizeof *call->held;
+    call->held = PyMem_Malloc(size);
+    call->since = PyObject_GetAttr(calls->owner, name_waits);
+    if (call->held == NULL || call->since == NULL ||
+        write_call(quick, found->call, found->line, quick->asynchronous, &call->sequence, &call->ticket) < 0) {
+        Py_DECREF(call);
+        return NULL;
+    }
+    memcpy(call->held, gathered->held, size);
+    call->count = gathered->count;
+    gathered->count = 0;
+    call->tells = (number_in(PyBytes_AsString(PyTuple_GetItem(found->call, 2)), 0) & TELLS) != 0;
+    call->unwaited = 1;
+    call->state = OPEN;
+    return (PyObject *)call;
+}
+
+/* Writes down a call that nobody watches here: what begin() returns for it. */
+static PyObject *write_plain(const Quick *quick, const Found *found) {
+    PyObject *tensors = Py_None, *sequence = NULL, *ticket = NULL, *written = NULL;
+    Py_INCREF(tensors);
+    if (found->asynchronous) {
+        Py_DECREF(tensors);
+        if ((tensors = PyDict_New()) == NULL ||
+            sort_tensors((Reader *)quick->reader, found->usual, found->arguments, tensors) != 0) {
+            Py_XDECREF(tensors);
+            return NULL;
+        }
+    }
+    if (write_call(quick, found->call, found->line, found->asynchronous ? quick->asynchronous : quick->awaited, &sequence,
+                   &ticket) == 0)
+        written = PyTuple_Pack(6, PyTuple_GetItem(found->call, 0), sequence, PyTuple_GetItem(found->line, 0), ticket,
+                               tensors, found->place);
     if (written != NULL && quick->join != Py_None) {
         PyObject *joined = PyObject_CallFunctionObjArgs(quick->join, written, NULL);
         if (joined == NULL)
             Py_CLEAR(written);
         Py_XDECREF(joined);
     }
-    Py_XDECREF(last);
+    if (written != NULL && found->gathered != NULL && look_before_wait((OpenCalls *)quick->calls) < 0)
+        PyErr_WriteUnraisable((PyObject *)quick);
+    Py_XDECREF(tensors);
     Py_XDECREF(sequence);
     Py_XDECREF(ticket);
     return written;
 }
 
+/* Writes down a call that was found; NULL if it is not to be written here. */
+static PyObject *write_found(const Quick *quick, Found *found) {
+    if (found->gathered == NULL)
+        return write_plain(quick, found);
+    PyObject *plan = PyTuple_GetItem(found->call, 2);
+    int alone = note_memory(plan, found->gathered, found->asynchronous) &&
+                !meets((OpenCalls *)quick->calls, found->gathered);
+    if (found->asynchronous && alone && is_watched(found->place, plan))
+        return write_open(quick, found);
+    if (found->asynchronous) {
+        PyErr_Clear();
+        found->gathered = NULL;
+    }
+    return found->asynchronous || alone ? write_plain(quick, found) : NULL;
+}
+
 /* Writes down the call of a key, a list; NULL if it is not known, or not to be written here. */
-static PyObject *write_known(const Quick *quick, PyObject *key, PyObject *tensors) {
-    PyObject *whole = PyList_AsTuple(key), *call = NULL, *place = NULL, *line = NULL, *written = NULL;
-    if (whole != NULL)
-        call = PyDict_GetItemWithError(quick->known, whole);
-    Py_XINCREF(call);
-    if (call != NULL && (place = place_here(quick)) != NULL)
-        line = line_of(quick, place);
-    if (line != NULL && line != Py_None)
-        written = write_call(quick, call, tensors, place, line);
-    Py_XDECREF(whole);
-    Py_XDECREF(call);
-    Py_XDECREF(place);
-    Py_XDECREF(line);
+static PyObject *write_known(const Quick *quick, PyObject *key, Found *found) {
+    PyObject *written = NULL;
+    found->key = PyList_AsTuple(key);
+    if (found->key != NULL)
+        found->call = PyDict_GetItemWithError(quick->known, found->key);
+    Py_XINCREF(found->call);
+    if (found->call != NULL && (found->place = place_here(quick)) != NULL)
+        found->line = line_of(quick, found->place);
+    if (found->line != NULL && found->line != Py_None)
+        written = write_found(quick, found);
+    Py_XDECREF(found->key);
+    Py_XDECREF(found->call);
+    Py_XDECREF(found->place);
+    Py_XDECREF(found->line);
     return written;
 }
 
@@ -584,17 +1331,24 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
         PyErr_SetString(PyExc_TypeError, "begin() takes what is known of a method, and arguments");
         return NULL;
     }
-    PyObject *method = given[0], *key = NULL, *tensors = NULL, *written = NULL;
+    PyObject *method = given[0], *key = NULL, *written = NULL;
     Usual usual = {PyTuple_GetItem(method, 0), PyTuple_GetItem(method, 1), PyTuple_GetItem(method, 2) == Py_True,
                    PyTuple_GetItem(method, 3) == Py_True};
     Options said = {0, NULL, NULL};
-    if (is_free(quick) == 1 && read_options((Reader *)quick->reader, &usual, given[1], &said) == 0 &&
-        (said.asynchronous ? quick->asynchronous != Py_None && (tensors = PyDict_New()) != NULL
-                           : are_empty(quick->idle) == 1) &&
-        read_call((Reader *)quick->reader, &usual, given[1], &said, &key, tensors) == 0)
-        written = write_known(quick, key, tensors == NULL ? Py_None : tensors);
+    Gathered gathered;
+    gathered.count = 0;
+    OpenCalls *calls = (OpenCalls *)quick->calls;
+    look_after(calls);
+    if (is_free(quick) == 1 && read_options((Reader *)quick->reader, &usual, given[1], &said) == 0) {
+        int idle = are_empty(quick->idle);
+        int gathers = said.asynchronous ? idle == 1 && calls->count < MOST_OPEN : calls->count > 0;
+        Found found = {&usual, given[1], NULL, NULL, NULL, NULL, gathers ? &gathered : NULL, said.asynchronous};
+        if (idle >= 0 && (said.asynchronous ? quick->asynchronous != Py_None : idle) &&
+            read_call((Reader *)quick->reader, &usual, given[1], &said, &key, found.gathered) == 0)
+            written = write_known(quick, key, &found);
+    }
+    drop_gathered(&gathered);
     Py_XDECREF(key);
-    Py_XDECREF(tensors);
     drop_options(&said);
     if (written != NULL)
         return written;
@@ -606,23 +1360,25 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
 /* Quick(...): quick.py says what each argument is. */
 static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
     Quick given = {0};
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOO!O!OO:Quick", reader_type, &given.reader, chains_type, &given.chains,
-                          &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known, &given.log,
-                          &given.lock, &given.write, &given.group, &given.state, &given.awaited, &given.asynchronous,
-                          &given.join, &PyTuple_Type, &given.quiet, &PyTuple_Type, &given.idle, &given.active, &given.session))
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOOOO!O!OOO!OOO:Quick", reader_type, &given.reader, chains_type,
+                          &given.chains, &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known,
+                          &given.log, &given.lock, &given.write, &given.waits, &given.advance, &given.group, &given.state,
+                          &given.awaited, &given.asynchronous, &given.join, &PyTuple_Type, &given.quiet, &PyTuple_Type,
+                          &given.idle, &given.active, &given.session, calls_type, &given.calls, &given.work,
+                          &given.plain_work, &given.limit))
         return NULL;
     Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (quick == NULL)
         return NULL;
     PyObject **parts = &given.reader, **kept = &quick->reader;
-    for (; parts <= &given.session; parts++, kept++)
+    for (; parts <= &given.limit; parts++, kept++)
         Py_INCREF(*kept = *parts);
     return (PyObject *)quick;
 }
 
 static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->session; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->limit; part++)
         Py_VISIT(*part);
     Py_VISIT(Py_TYPE(self));
     return 0;
@@ -630,7 +1386,7 @@ static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
 
 static int quick_clear(PyObject *self) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->session; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->limit; part++)
         Py_CLEAR(*part);
     return 0;
 }
@@ -668,11 +1424,15 @@ static int make_names(void) {
         {&name_async, "asyncOp"},     {&name_reduce_op, "reduceOp"},  {&name_op, "op"},
         {&name_value, "value"},       {&name_root_rank, "rootRank"},  {&name_root, "root"},
         {&name_process, "process"},   {&name_locked, "locked"},       {&name_sequence, "collectives"},
+        {&name_data_ptr, "data_ptr"}, {&name_version, "_version"},    {&name_waits, "waits"},
+        {&name_changed, "changed"},   {&name_arrived, "arrived"},     {&name_dropped, "dropped"},
+        {&name_by_torch, "by_torch"}, {&name_later, "named_later"},   {&name_wait, "wait"},
+        {&name_completed, "is_completed"}, {&name_call, "call"}, {&name_look_after, "look_after"},
     };
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)
             return -1;
-    return (no_message = PyLong_FromLong(0)) == NULL ? -1 : 0;
+    return (no_message = PyLong_FromLong(0)) == NULL || (no_tensors = PyDict_New()) == NULL ? -1 : 0;
 }
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_calls", NULL, -1, NULL, NULL, NULL, NULL, NULL};
@@ -685,11 +1445,12 @@ static int add_type(PyObject *module, const char *name, PyType_Spec *spec, PyTyp
 
 PyMODINIT_FUNC PyInit__calls(void) {
     PyObject *module = PyModule_Create(&definition);
-    PyTypeObject *quick_type;
     if (module != NULL && find_frames() == 0 && make_names() == 0 &&
         PyModule_AddIntConstant(module, "REVISION", REVISION) == 0 &&
         add_type(module, "Chains", &chains_spec, &chains_type) == 0 &&
         add_type(module, "Reader", &reader_spec, &reader_type) == 0 &&
+        add_type(module, "OpenCalls", &calls_spec, &calls_type) == 0 &&
+        add_type(module, "OpenCall", &call_spec, &call_type) == 0 &&
         add_type(module, "Quick", &quick_spec, &quick_type) == 0)
         return module;
     Py_XDECREF(module);

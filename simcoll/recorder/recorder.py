@@ -25,7 +25,7 @@ from simcoll.errors import MissingRankError
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dump import heading, stacks_name
 from simcoll.recorder.own_memory import Separate, layout_fault
-from simcoll.recorder.quick import Conditions, Quick, quick_way
+from simcoll.recorder.quick import Conditions, OpenCall, Quick, memory_plan, quick_way
 from simcoll.recorder.source import Site, traceback_source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import flow_word, joined_word, message_digest, statement_digest
@@ -380,7 +380,7 @@ class GroupLog:
         size = len(group.ranks)
         self.values = None if choice is None else ValueWatch(choice, self.box, self.index, group_rank, size)
         self._prepared: dict[tuple[object, ...], Prepared] = {}
-        self._plain: dict[tuple[object, ...], tuple[Prepared, int]] = {}
+        self._plain: dict[tuple[object, ...], tuple[Prepared, int, bytes | None]] = {}
         self.collectives = 0
         """The sequence number of the collective made last."""
         self._messages = 0
@@ -439,9 +439,9 @@ class GroupLog:
         """The quick way of the group's plain calls (:func:`~simcoll.recorder.quick.quick_way`), if there is one."""
         return None if self.values is not None else quick_way(self, self._plain, conditions, join)
 
-    def entry(self, written: Written) -> Entry:
+    def entry(self, written: Written | OpenCall) -> Entry:
         """The entry of a call that went the quick way."""
-        prepared, sequence, source, ticket, tensors, _ = written
+        prepared, sequence, source, ticket, tensors, _ = written if isinstance(written, tuple) else written.written
         return Entry(self, prepared, sequence, source, tensors is not None, ticket)
 
     def begin_captured(self, arguments: Arguments, source: Source) -> Entry:
@@ -486,7 +486,7 @@ class GroupLog:
                 self._plain.clear()
             prepared = self._prepared[key] = self._fold(arguments)
             if prepared.plain:
-                self._plain[key] = prepared, prepared.signature
+                self._plain[key] = prepared, prepared.signature, memory_plan(arguments.tensors, prepared.use)
         return prepared
 
     def _fold(self, arguments: Arguments) -> Prepared:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 import time
 import weakref
@@ -28,10 +29,20 @@ from simcoll.cuda.launch_order import LAUNCHES
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.failures import report_change, report_overlap
 from simcoll.recorder.pending_errors import PENDING_ERRORS
+from simcoll.recorder.quick import OpenCall, open_calls
 from simcoll.recorder.recorder import Entry
 from simcoll.recorder.source import Site, current_site
 from simcoll.spec.table import Kind
-from simcoll.wrapper.call_memory import ByRole, CallMemory, Region, SentPart, Watched, memory_of
+from simcoll.wrapper.call_memory import (
+    ByRole,
+    CallMemory,
+    Region,
+    SentPart,
+    Watched,
+    memory_noted,
+    memory_of,
+    results_of,
+)
 from simcoll.wrapper.later_names import named_later
 
 T = TypeVar("T")
@@ -110,8 +121,9 @@ class Flight:
     def dropped(self) -> None:
         """Note that the program dropped the Work: it can not be waited for any more."""
         self.entry.let_go()
-        self._watched, self._arriving = [], []
+        # First: what is watched is held.
         self._flights.orphaned(self.entry, self._written, named_later=self._named_later)
+        self._watched, self._arriving = [], []
         self.end()
 
     def launching(self, launch: Callable[[], T]) -> Callable[[], T]:
@@ -160,6 +172,11 @@ class Flight:
             # A backend that says when it runs the call shows for certain whether its inputs have changed by then.
             self._check(known=self._queued, parts=(), inputs=not self._told)
 
+    def lands(self) -> Flight:
+        """Note that a wait for it has begun already, at whose end the versions of its results are to be looked at."""
+        self._arriving, self._watched = [watched for watched in self._watched if watched.counts], []
+        return self
+
     def end(self) -> None:
         """Watch it no more."""
         self._watched, self._parts = [], []
@@ -203,6 +220,8 @@ class Flights(ProcessOwned):
         self._lock = threading.RLock()
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
         self._looked = 0.0
+        self.quick = open_calls(self, self._by_storage, self._orphans)
+        """The open calls that went the quick way, if calls can."""
         super().__init__()
 
     def forked(self) -> None:
@@ -211,6 +230,8 @@ class Flights(ProcessOwned):
         self._unwaited.clear()
         self._orphans.clear()
         self._lock = threading.RLock()
+        if self.quick is not None:
+            self.quick.forget()
 
     def open(self, entry: Entry, tensors: ByRole, site: Site, *, parts: bool = False) -> Flight | None:
         """Note that a call was made whose Work goes to the program; None where there is no memory to watch.
@@ -219,31 +240,99 @@ class Flights(ProcessOwned):
         """
         if self._orphans:
             self.look_after()
+        if self.quick:
+            self._note_quick()
         memory = _memory(entry, tensors, parts=parts)
         if not memory.regions:
             return None
         flight = Flight(self, entry, site, memory)
         if self._by_storage:
             self._meet(entry, memory.regions, flight)
+        self._add(flight)
+        self._unwaited[id(flight)] = flight
+        return flight
+
+    def _add(self, flight: Flight) -> None:
         with self._lock:
-            for region in memory.regions:
+            for region in flight.regions:
                 members = self._by_storage.setdefault(region.storage, [])
                 # A call may use several parts of one storage.
                 if not members or members[-1] is not flight:
                     members.append(flight)
-        self._unwaited[id(flight)] = flight
-        return flight
 
     @property
     def busy(self) -> tuple[Sized, ...]:
-        """Empty, all of them, while no call is open and none was dropped: another meets none, and ends no wait."""
-        return self._by_storage, self._orphans
+        """Empty, all of them, while no call is open but :attr:`quick` ones."""
+        return (self._by_storage,)
+
+    # Calls that went the quick way. Whoever looks at open calls takes them over first.
+
+    def _note_quick(self) -> None:
+        for call in () if self.quick is None else self.quick.all():
+            self.note(call)
+
+    def note(self, call: OpenCall) -> Flight | None:
+        """The flight of an open call that went the quick way, which is watched here from now on; None of any other."""
+        with self._lock:
+            if call.is_open:
+                flight = self._flight_of(call)
+                flight.follow(call)
+                if call.unwaited:
+                    self._unwaited[id(flight)] = flight
+                call.noted(flight)
+                self._add(flight)
+            found: Flight | None = call.flight
+            return found
+
+    def _flight_of(self, call: OpenCall) -> Flight:
+        try:
+            memory = memory_noted(call)
+        except (RuntimeError, TypeError, AttributeError):
+            memory = CallMemory([], [], [], [])
+        flight = Flight(self, call.log.entry(call), call.place, memory)
+        flight.since = call.since
+        return flight
+
+    def taken(self, call: OpenCall) -> tuple[Entry, Flight | None, Flight | None]:
+        """Take a call over from the quick way: its entry, its flight if it is open, and that of which a wait has begun,
+        if its results show writes.
+        """
+        with self._lock:
+            flight = self.note(call)
+            landing = self._flight_of(call).lands() if call.arriving else None
+            known = flight or landing
+            entry = call.log.entry(call) if known is None else known.entry
+            call.ended()
+        return entry, flight, landing
+
+    def changed(self, call: OpenCall) -> None:
+        """Another wait begins, for the first time since an open call was made, whose buffers have changed."""
+        if (flight := self.note(call)) is not None:
+            flight.others_waited_for()
+
+    def arrived(self, call: OpenCall) -> None:
+        """A call that went the quick way has been waited for, and its results have more versions than it adds."""
+        self._flight_of(call).lands().arrived()
+
+    def dropped(self, call: OpenCall, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """The Work of a call that went the quick way was dropped."""
+        # The interpreter's end takes away this module's names.
+        if is_finalizing():
+            return
+        if call.flight is not None:
+            call.flight.dropped()
+            return
+        entry, written = call.log.entry(call), results_of(call)
+        entry.let_go()
+        self.orphaned(entry, written, named_later=bool(written) and named_later(call.place, written))
 
     def before_a_wait(self, waited: Flight | None = None) -> None:
         """Note that a thread begins to wait for the end of a call: writes to buffers of others can still be seen.
 
         The ``waited`` call looks at its own buffers itself.
         """
+        if self.quick:
+            self._note_quick()
         if waited is not None:
             self._unwaited.pop(id(waited), None)
         if self._unwaited:
@@ -253,6 +342,8 @@ class Flights(ProcessOwned):
 
     def pass_by(self, entry: Entry, tensors: ByRole) -> None:
         """Note a call that cannot be left open; costs nothing while none is open."""
+        if self.quick:
+            self._note_quick()
         if self._unwaited and not entry.asynchronous:
             self.before_a_wait()
         if self._orphans:

@@ -15,6 +15,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from simcoll.recorder.quick import OpenCall
+
 _MOST_TENSORS = 64
 """Tensors of a call beyond which its memory is not watched."""
 
@@ -192,3 +194,34 @@ def memory_of(
                     part = SentPart(storage, _extent(storage), place, size, _contents(place, size), written)
                     memory.parts.append(part)
     return memory
+
+
+def memory_noted(call: OpenCall) -> CallMemory:
+    """Returns the memory of an open call, as it was when the call was made.
+
+    Of tensors that lie elsewhere by now nothing is known but that the result arrives in them.
+    """
+    use, tensors, noted = call.prepared.use, call.tensors, call.memory
+    shapes = [one for one in call.key if type(one) is torch.Size]
+    every = [tensor for of_role in tensors.values() for tensor in of_role]
+    then = {id(tensor): (*known, shape) for tensor, known, shape in zip(every, noted, shapes, strict=True)}
+
+    def stays(tensor: torch.Tensor) -> bool:
+        address, size, _, _ = then[id(tensor)]
+        return tensor.nbytes == size and (not size or tensor.data_ptr() == address)
+
+    here = {role: [tensor for tensor in of_role if stays(tensor)] for role, of_role in tensors.items()}
+    memory = memory_of(here, writes=use.writes, sends=use.sends and not use.copies, counts=use.counts)
+    watched = []
+    for one in memory.watched:
+        _, _, version, shape = then[id(one.tensor)]
+        watched.append(one._replace(version=version, shape=shape))
+    return memory._replace(written=results_of(call), watched=watched)
+
+
+def results_of(call: OpenCall) -> list[weakref.ref[torch.Tensor]]:
+    """Returns the tensors in which the result of an open call arrives."""
+    if not call.prepared.use.writes:
+        return []
+    written = [tensor for role, of_role in call.tensors.items() if role != "inputs" for tensor in of_role]
+    return [weakref.ref(tensor) for tensor in written if tensor.numel() > 0]

@@ -10,6 +10,7 @@ import dis
 import sys
 import weakref
 from collections.abc import Sequence
+from inspect import CO_OPTIMIZED
 from itertools import pairwise
 from types import CodeType, FrameType, ModuleType
 
@@ -26,6 +27,8 @@ _LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _NOT_READING = frozenset({"append", "clear", "extend"})
 """Methods of lists and dicts that read no element."""
+_OWN_REFERENCES = 3
+"""Those of the frame, of the function that asks, and of the question how many there are."""
 _MOST_HELD = 1024
 """So many elements of a list or attributes of an object are looked at."""
 
@@ -63,8 +66,7 @@ def _program_frames() -> list[FrameType]:
 
 
 def _names(frame: FrameType, tensors: set[int]) -> bool:
-    # Lists: other threads may write to these dicts meanwhile.
-    values = list(frame.f_locals.items())
+    values = _locals(frame)
     names = {name for name, value in values if _is_or_holds(value, tensors)}
     own = (pair for _, value in values for pair in list(_attributes(value).items()))
     attributes = {name for name, value in own if _is_or_holds(value, tensors)}
@@ -76,6 +78,17 @@ def _names(frame: FrameType, tensors: set[int]) -> bool:
         and not (then.opname in _ATTRIBUTES and then.argval in _NOT_READING)
         for one, then in pairwise(later)
     )
+
+
+def _locals(frame: FrameType) -> list[tuple[str, object]]:
+    """The local variables of a frame, which nothing holds longer than before."""
+    known = frame.f_locals
+    # A list: other threads may write to it meanwhile.
+    values = list(known.items())
+    # Before Python 3.13 the frame keeps what it was asked for until it ends; the program has it if it called locals().
+    if type(known) is dict and frame.f_code.co_flags & CO_OPTIMIZED and sys.getrefcount(known) <= _OWN_REFERENCES:
+        known.clear()
+    return values
 
 
 def _is_or_holds(value: object, tensors: set[int]) -> bool:

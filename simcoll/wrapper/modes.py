@@ -55,7 +55,7 @@ def pipeline_of(
     if mode == "check" or beyond:
         _checked.add(plain)
     if mode == "check":
-        rounds = Rounds(group, group_rank, place.under("rounds"))
+        rounds = Rounds(log, place.under("rounds"))
         checker = Checker(group, "check", rounds, calls_between_rounds(), _keep_all)
         return CheckedPipeline(log, times, checker, _message_checker(group, group_rank, place, list(known), LATE))
     messages = Messages(group, group_rank, place.under("messages"), _stand_in_of(plain)) if known else None

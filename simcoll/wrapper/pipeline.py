@@ -29,7 +29,7 @@ from simcoll.proof.checker import Checker, Made, MessageChecker
 from simcoll.proof.p2p_channel import Posted
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.pending_errors import PENDING_ERRORS
-from simcoll.recorder.quick import Conditions, Quick
+from simcoll.recorder.quick import Conditions, OpenCall, Quick, Works
 from simcoll.recorder.recorder import Entry, GroupLog, Written
 from simcoll.recorder.session import unrecorded
 from simcoll.recorder.source import Site, current_site, current_source
@@ -38,7 +38,15 @@ from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import Flight, flights, watches
 from simcoll.wrapper.call_memory import ByRole
 from simcoll.wrapper.ddp import open_claims, take_claim
-from simcoll.wrapper.work import CheckedWork, RecordedWork, raise_mismatch_behind, wait_looking_up
+from simcoll.wrapper.quick_work import CheckedQuickWork, QuickWork
+from simcoll.wrapper.work import (
+    LOOK_UP,
+    CheckedWork,
+    RecordedWork,
+    looks_up,
+    raise_mismatch_behind,
+    wait_looking_up,
+)
 
 Method = Callable[..., Work | None]
 """The backend's own method."""
@@ -80,15 +88,20 @@ class Pipeline:
         """The quick way of calls of which there is nothing to note but that they were made, if there is one. It holds
         while ``active`` (None: always) has ``session``.
         """
-        if self._closed:
+        calls = self._flights.quick
+        if self._closed or calls is None:
             return None
         quiet = PENDING_ERRORS.due, open_claims, open_captures, unrecorded, acting
-        return self._quick(Conditions(quiet, self._flights.busy, active, session))
+        return self._quick(Conditions(calls, self._quick_works(), quiet, self._flights.busy, active, session))
 
     def _quick(self, conditions: Conditions) -> Quick | None:
         return self._log.quick(conditions)
 
-    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
+    def _quick_works(self) -> Works:
+        """The Works of asynchronous calls that go the quick way to their end."""
+        return Works(QuickWork)
+
+    def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
         """Carry out a call that went the quick way, as :meth:`run` does."""
         raise NotImplementedError
 
@@ -113,6 +126,21 @@ class Pipeline:
         inner = self._launch_plain(entry, method, args, flight)
         _tell_when_it_runs(inner, flight)
         return entry, flight, inner
+
+    def _refused_open(self, call: OpenCall, error: Exception) -> None:
+        """The backend has refused an asynchronous call that goes the quick way."""
+        entry, flight, _ = self._flights.taken(call)
+        _note_refusal(entry, error, flight)
+
+    def _go_on(self, call: OpenCall) -> Work | None:
+        """The Work of an asynchronous call that was launched, and cannot go the quick way to its end."""
+        entry, flight, _ = self._flights.taken(call)
+        _tell_when_it_runs(call.inner, flight)
+        return self._ordinary(call.inner, entry, flight)
+
+    def _ordinary(self, inner: Work | None, entry: Entry, flight: Flight | None) -> Work | None:
+        """The Work of an asynchronous call that was launched."""
+        return recorded(inner, entry, flight)
 
     def _is_of_model(self, site: Site) -> bool:
         """True if torch's own modules make a call, or a backward pass does; asked only where values are checked."""
@@ -238,12 +266,21 @@ class Pipeline:
 class RecordedPipeline(Pipeline):
     """Mode ``record``: every call is written down and launched at once."""
 
-    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
+    def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, and wait for a synchronous one."""
+        log = self._log
+        if not isinstance(written, tuple):
+            if written.prepared.parts:
+                log.recorder.parts_received += 1
+            try:
+                work = written.launch(method, args)
+            except Exception as error:
+                self._refused_open(written, error)
+                raise
+            return self._go_on(written) if work is None else work
         if written[4] is not None:
             entry, flight, inner = self._fly(written, method, args)
             return recorded(inner, entry, flight)
-        log = self._log
         if written[0].parts:
             log.recorder.parts_received += 1
         try:
@@ -406,6 +443,7 @@ class CheckedPipeline(BackgroundPipeline):
     ) -> None:
         super().__init__(log, times, post, [checker])
         self._checker = checker
+        self._cpu_backend = log.backend("cpu")
 
     def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
         """Launch a call and hand it to the background; raises an error that the background has found before."""
@@ -436,23 +474,55 @@ class CheckedPipeline(BackgroundPipeline):
             return CheckedWork(inner, entry, flight, backend)
         return self._wait_looking_up(entry, inner, backend)
 
-    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
+    def _quick_works(self) -> Works:
+        backend = self._cpu_backend
+        if backend is None or not backend.waits_on_host:
+            return Works(CheckedQuickWork)
+        return Works(CheckedQuickWork, limit=LOOK_UP) if looks_up(backend) else Works(CheckedQuickWork, None)
+
+    def _ordinary(self, inner: Work | None, entry: Entry, flight: Flight | None) -> Work | None:
+        if inner is None:
+            return recorded(None, entry, flight)
+        return CheckedWork(inner, entry, flight, self._cpu_backend)
+
+    def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, hand it to the background, and wait for a synchronous one."""
         log = self._log
+        if not isinstance(written, tuple):
+            if written.prepared.parts:
+                log.recorder.parts_received += 1
+            try:
+                work = written.launch(method, args)
+            except Exception as error:
+                self._refused_open(written, error)
+                raise
+            self._checker.add((written.written, get_ident()))
+            return self._go_on(written) if work is None else work
         if written[4] is not None:
             entry, flight, inner = self._fly(written, method, args)
             self._checker.add((entry, get_ident()))
-            if inner is None:
-                return recorded(None, entry, flight)
-            return CheckedWork(inner, entry, flight, log.backend("cpu"))
+            return self._ordinary(inner, entry, flight)
         if written[0].parts:
             log.recorder.parts_received += 1
-        entry = log.entry(written)
-        inner = self._launch_plain(entry, method, args)
-        self._checker.add((entry, get_ident()))
+        try:
+            inner = method(*args)
+        except Exception as error:
+            _note_refusal(log.entry(written), error)
+            raise
+        self._checker.add((written, get_ident()))
         if inner is None:
-            return recorded(None, entry)
-        return self._wait_looking_up(entry, inner, self._log.backend("cpu"))
+            return recorded(None, log.entry(written))
+        PENDING_ERRORS.raise_due()
+        try:
+            wait_looking_up(inner, self._cpu_backend)
+        except CollectiveMismatchError:
+            raise
+        except Exception as error:
+            self._note_failed_wait(log.entry(written), error)
+            raise
+        log.box.advance(written[3])
+        self._flights.waits += 1
+        return inner
 
     def _wait_looking_up(self, entry: Entry, inner: Work, backend: Backend | None) -> Work:
         """Wait in place of the caller, as :class:`CheckedWork` does; returns the backend's Work, which is done."""
@@ -463,12 +533,15 @@ class CheckedPipeline(BackgroundPipeline):
             # In place of a wait that may never end: the call itself goes on.
             raise
         except Exception as error:
-            _note_failure(entry, error)
-            raise_mismatch_behind(error)
+            self._note_failed_wait(entry, error)
             raise
         entry.waited_for()
         self._flights.waits += 1
         return inner
+
+    def _note_failed_wait(self, entry: Entry, error: Exception) -> None:
+        _note_failure(entry, error)
+        raise_mismatch_behind(error)
 
     def _replayed(self, calls: Sequence[CapturedCall]) -> GroupReplay:
         return CheckedReplay(self._log, calls, self._times, self._checker)

@@ -29,7 +29,9 @@ from simcoll.wrapper.backward_end import note_at_end_of_backward
 NO_TIMEOUT = timedelta(0)
 """The timeout of a wait that names none: the backend's own holds."""
 
-_LOOK_UP = timedelta(seconds=0.5)
+LOOK_UP = timedelta(seconds=0.5)
+"""The time after which a wait looks up whether a mismatch was found meanwhile."""
+
 _LOOK_ON_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.0001
 _LONGEST_PAUSE_SECONDS = 0.01
@@ -104,6 +106,16 @@ class RecordedWork(Work):
         if flight is not None:
             flight.follow(self)
 
+    def go_on(self, inner: Work, entry: Entry, flight: Flight | None, landing: Flight | None) -> None:
+        """Begin with what another class has left of it; ``landing`` is its flight if a wait has begun."""
+        self._inner = inner
+        self._entry = entry
+        self._check = None
+        self._flight = flight
+        self._landing = landing
+        if flight is not None:
+            flight.follow(self)
+
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # The interpreter's end takes away this module's names.
         if (flight := getattr(self, "_flight", None)) is not None and not is_finalizing():
@@ -163,26 +175,36 @@ class RecordedWork(Work):
             self._look_in()
         else:
             self._begin_wait()
+        return self._wait_on(timeout)
+
+    def _wait_on(self, timeout: timedelta) -> bool:
+        """Wait, where it is noted that a wait has begun."""
         try:
             done = self._await(timeout)
-        except MissingRankError as missing:
-            self._entry.lacked(missing)
-            if timeout <= NO_TIMEOUT:
-                self._entry.finished(State.FAILED)
-            raise
-        except CollectiveMismatchError as error:
-            # Mostly raised on the way, in place of a longer wait: the call itself goes on.
-            if getattr(self._inner, "ended_with", None) is error:
-                self._disagreed()
-            raise
         except Exception as error:
-            if timeout <= NO_TIMEOUT or self._inner.is_completed():
-                self._entry.failed(error)
+            self._note_error(error, timeout)
             raise
         self._land()
         self._ended()
         flights.here.waits += 1
         return done
+
+    def wait_failed(self, error: Exception) -> bool:
+        """A wait without a time limit has begun on the quick way, and raised ``error``; what is to be done about it."""
+        self._note_error(error, NO_TIMEOUT)
+        raise error
+
+    def _note_error(self, error: Exception, timeout: timedelta) -> None:
+        if isinstance(error, MissingRankError):
+            self._entry.lacked(error)
+            if timeout <= NO_TIMEOUT:
+                self._entry.finished(State.FAILED)
+        elif isinstance(error, CollectiveMismatchError):
+            # Mostly raised on the way, in place of a longer wait: the call itself goes on.
+            if getattr(self._inner, "ended_with", None) is error:
+                self._disagreed()
+        elif timeout <= NO_TIMEOUT or self._inner.is_completed():
+            self._entry.failed(error)
 
     def _disagreed(self) -> None:
         """Write down that the backend itself has ended it, because the ranks disagree."""
@@ -315,10 +337,10 @@ class CheckedWork(RecordedWork):
         self._backend = backend
         self._tell_failed = failed
 
-    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+    def _wait_on(self, timeout: timedelta) -> bool:
         """Wait as the backend's Work does; raises what it raises, or the mismatch for which it did not complete."""
         try:
-            return super().wait(timeout)
+            return super()._wait_on(timeout)
         except CollectiveMismatchError:
             raise
         except Exception as error:
@@ -327,8 +349,30 @@ class CheckedWork(RecordedWork):
             raise_mismatch_behind(error)
             raise
 
+    def go_on(self, inner: Work, entry: Entry, flight: Flight | None, landing: Flight | None) -> None:
+        """Begin with what another class has left of it."""
+        super().go_on(inner, entry, flight, landing)
+        self._backend = entry.log.backend("cpu")
+        self._tell_failed = None
+
+    def wait_failed(self, error: Exception) -> bool:
+        """A wait has begun on the quick way, where it may only have been given up for a look: go on with it."""
+        if looks_up(self._backend) and isinstance(error, RuntimeError):
+            if not self._inner.is_completed():
+                PENDING_ERRORS.raise_due()
+            return self._wait_on(NO_TIMEOUT)
+        self._note_error(error, NO_TIMEOUT)
+        if not isinstance(error, CollectiveMismatchError):
+            raise_mismatch_behind(error)
+        raise error
+
     def _await(self, timeout: timedelta) -> bool:
         return super()._await(timeout) if timeout > NO_TIMEOUT else wait_looking_up(self._inner, self._backend)
+
+
+def looks_up(backend: Backend | None) -> bool:
+    """True if a wait for a call is tried for a moment, again and again."""
+    return backend is not None and backend.waits_on_host and backend.resumes
 
 
 def wait_looking_up(inner: Work, backend: Backend | None) -> bool:
@@ -340,7 +384,7 @@ def wait_looking_up(inner: Work, backend: Backend | None) -> bool:
         return inner.wait()
     while True:
         try:
-            return inner.wait(_LOOK_UP)
+            return inner.wait(LOOK_UP)
         except RuntimeError:
             if inner.is_completed():
                 return inner.wait()

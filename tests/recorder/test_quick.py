@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from simcoll.backends.gloo import GLOO  # noqa: E402
-from simcoll.blackbox import read_black_box  # noqa: E402
+from simcoll.blackbox import BlackBoxWriter, read_black_box  # noqa: E402
 from simcoll.core.rank_local import RankLocal  # noqa: E402
 from simcoll.core.record import Group, Record  # noqa: E402
 from simcoll.recorder.arguments import USUAL_FORMS, arguments  # noqa: E402
-from simcoll.recorder.quick import Conditions, Quick  # noqa: E402
+from simcoll.recorder.quick import Conditions, OpenCall, Quick, Works  # noqa: E402
 from simcoll.recorder.recorder import GroupLog, Recorder, Written  # noqa: E402
 from simcoll.recorder.source import current_source, forget_chains  # noqa: E402
+from simcoll.wrapper.async_checks import Flights  # noqa: E402
+from simcoll.wrapper.quick_work import QuickWork  # noqa: E402
 from tests.support.native import parts  # noqa: E402
 
 WORLD = Group("0", "default_pg", (0, 1))
@@ -39,13 +42,17 @@ def summed(*shape: int, asynchronous: bool = False) -> tuple[Any, ...]:
 class Calls:
     """A group whose all-reduces may go either way."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, recorder: Recorder | None = None) -> None:
         self.box = folder / "rank00000.simcoll"
-        self.log = GroupLog(Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO})
+        self.log = GroupLog(recorder or Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO})
         self.busy: list[object] = []
         self.open: list[object] = []
         self.active: RankLocal[Any] = RankLocal(lambda: self)
-        quick = self.log.quick(Conditions((self.busy, {}), (self.open,), self.active, self))
+        self.flights = Flights()
+        assert self.flights.quick is not None
+        works = Works(QuickWork)
+        conditions = Conditions(self.flights.quick, works, (self.busy, {}), (self.open,), self.active, self)
+        quick = self.log.quick(conditions)
         assert quick is not None
         self.quick: Quick = quick
 
@@ -54,7 +61,15 @@ class Calls:
         self.log.begin(read, current_source(), started=True, awaited=read.synchronous).finished()
 
     def short(self, args: tuple[Any, ...]) -> Written | None:
-        return self.quick.begin(USUAL_FORMS["allreduce"], args)
+        written = self.quick.begin(USUAL_FORMS["allreduce"], args)
+        assert written is None or isinstance(written, tuple)
+        return written
+
+    def opened(self, args: tuple[Any, ...]) -> OpenCall:
+        call = self.quick.begin(USUAL_FORMS["allreduce"], args)
+        assert call is not None
+        assert not isinstance(call, tuple)
+        return call
 
     def records(self) -> list[Record]:
         box = read_black_box(self.box)
@@ -177,3 +192,35 @@ def test_a_call_whose_own_memory_is_at_fault_always_goes_the_whole_way(calls: Ca
         calls.whole(args)
     assert calls.short(apart) is None
     assert calls.short(summed(2)) is not None
+
+
+def test_no_more_calls_are_open_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meanwhile: list[Callable[[], object]] = []
+
+    def write(self: BlackBoxWriter, *given: Any) -> int:
+        if meanwhile:
+            # As another thread may.
+            meanwhile.pop()()
+        return self._ring.write(*given)
+
+    box = BlackBoxWriter(tmp_path / "rank00000.simcoll", rank=0, world_size=2, mode="record")
+    monkeypatch.setattr(box, "write", partial(write, box))
+    calls = Calls(tmp_path, Recorder.into(box, 0))
+
+    def opened() -> Written | OpenCall | None:
+        return calls.quick.begin(USUAL_FORMS["allreduce"], summed(1, asynchronous=True))
+
+    calls.whole(summed(1, asynchronous=True))
+    held: list[object] = []
+    for number in range(300):
+        if number == 256:
+            meanwhile.append(lambda: held.append(opened()))
+        call = opened()
+        if isinstance(call, tuple):
+            call[5].named_later = False
+        held.append(call)
+    assert len(calls.flights.quick or ()) == 256
+    assert not meanwhile
+    held.clear()
+    del call
+    assert not calls.flights.quick
