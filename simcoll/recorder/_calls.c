@@ -5,10 +5,11 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <limits.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { REVISION = 4 }; /* as in simcoll/core/native.py */
+enum { REVISION = 5 }; /* as in simcoll/core/native.py */
 
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 
@@ -476,10 +477,10 @@ static PyType_Spec reader_spec = {"simcoll.recorder._calls.Reader", sizeof(Reade
 typedef struct {
     PyObject_HEAD
     PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *group, *state, *awaited, *asynchronous,
-        *join, *quiet, *idle, *active, *session;
+        *join, *quiet, *idle, *active, *session, *watch;
 } Quick;
 
-static PyObject *name_process, *name_sequence, *name_locked, *no_message;
+static PyObject *name_process, *name_sequence, *name_locked, *name_chosen, *no_message;
 
 /* True if all of some containers are empty; -1 with an exception. */
 static int are_empty(PyObject *containers) {
@@ -531,6 +532,16 @@ static PyObject *line_of(const Quick *quick, PyObject *place) {
     return line;
 }
 
+/* The number of the next call whose values may be checked; none where there is no watch. -1 with an exception. */
+static long long chosen_next(const Quick *quick) {
+    if (quick->watch == Py_None)
+        return LLONG_MAX;
+    PyObject *number = PyObject_GetAttr(quick->watch, name_chosen);
+    long long chosen = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    return chosen;
+}
+
 /* Gives a call its place in the group and a slot: what begin() returns, NULL if it is not to be written here.
    ``tensors`` are those of an asynchronous call, None for any other. */
 static PyObject *write_call(const Quick *quick, PyObject *call, PyObject *tensors, PyObject *place, PyObject *line) {
@@ -540,8 +551,9 @@ static PyObject *write_call(const Quick *quick, PyObject *call, PyObject *tensor
     if (locked != Py_False)
         return NULL;
     PyObject *last = PyObject_GetAttr(quick->log, name_sequence), *sequence = NULL, *ticket = NULL, *written = NULL;
-    if (last != NULL)
-        sequence = PyLong_FromLongLong(PyLong_AsLongLong(last) + 1);
+    long long number = last == NULL ? -1 : PyLong_AsLongLong(last) + 1;
+    if (last != NULL && !PyErr_Occurred() && number < chosen_next(quick))
+        sequence = PyLong_FromLongLong(number);
     if (sequence != NULL && !PyErr_Occurred() && PyObject_SetAttr(quick->log, name_sequence, sequence) == 0)
         ticket = PyObject_CallFunctionObjArgs(quick->write, quick->group, sequence, PyTuple_GetItem(call, 1),
                                               PyTuple_GetItem(line, 1), no_message, quick->state,
@@ -606,23 +618,24 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
 /* Quick(...): quick.py says what each argument is. */
 static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
     Quick given = {0};
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOO!O!OO:Quick", reader_type, &given.reader, chains_type, &given.chains,
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOO!O!OOO:Quick", reader_type, &given.reader, chains_type, &given.chains,
                           &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known, &given.log,
                           &given.lock, &given.write, &given.group, &given.state, &given.awaited, &given.asynchronous,
-                          &given.join, &PyTuple_Type, &given.quiet, &PyTuple_Type, &given.idle, &given.active, &given.session))
+                          &given.join, &PyTuple_Type, &given.quiet, &PyTuple_Type, &given.idle, &given.active, &given.session,
+                          &given.watch))
         return NULL;
     Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (quick == NULL)
         return NULL;
     PyObject **parts = &given.reader, **kept = &quick->reader;
-    for (; parts <= &given.session; parts++, kept++)
+    for (; parts <= &given.watch; parts++, kept++)
         Py_INCREF(*kept = *parts);
     return (PyObject *)quick;
 }
 
 static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->session; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
         Py_VISIT(*part);
     Py_VISIT(Py_TYPE(self));
     return 0;
@@ -630,7 +643,7 @@ static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
 
 static int quick_clear(PyObject *self) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->session; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
         Py_CLEAR(*part);
     return 0;
 }
@@ -668,6 +681,7 @@ static int make_names(void) {
         {&name_async, "asyncOp"},     {&name_reduce_op, "reduceOp"},  {&name_op, "op"},
         {&name_value, "value"},       {&name_root_rank, "rootRank"},  {&name_root, "root"},
         {&name_process, "process"},   {&name_locked, "locked"},       {&name_sequence, "collectives"},
+        {&name_chosen, "chosen"},
     };
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)

@@ -1,6 +1,7 @@
 """The quick way of a call from its arguments to its slot in the black box, in one step that is compiled.
 
-It is for collectives that a group has made before, and of which there is nothing to note but that they were made again:
+It is for collectives that a group has made before, and of which there is nothing to note but that they were made again,
+nor their values to be checked:
 the same bytes as :meth:`~simcoll.recorder.recorder.GroupLog.begin` writes, and half of the time that a synchronous call
 costs where it is recorded. Every other call goes the whole way, which is Python's.
 """
@@ -83,6 +84,7 @@ def quick_way(
         conditions.idle,
         conditions.active,
         conditions.session,
+        log.values,
     )
     return quick
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -124,7 +123,8 @@ class BatchWatch:
                 items = [*_items(inputs, _DEPTH)]
             except _UnknownError:
                 return
-            known.open = self._look(module, known, number, items)
+            with self._choice.counted():
+                known.open = self._look(module, known, number, items)
         self.settle()
 
     def stepped(self) -> None:
@@ -132,15 +132,16 @@ class BatchWatch:
         for known in self._models.values():
             if known is not None:
                 known.fresh = True
-                self._close(known)
+                before, known.open = known.open, None
+                if before is not None:
+                    with self._choice.counted():
+                        self._close(known, before)
 
-    def _close(self, known: _Model) -> None:
+    def _close(self, known: _Model, before: _Pass) -> None:
         """Write down which calls a step has made since the pass, and whether it has drawn random numbers."""
-        before, known.open = known.open, None
-        state = None if before is None else random_state()
-        if before is not None:
-            before.first.close()
-        if before is not None and state is not None:
+        state = random_state()
+        before.first.close()
+        if state is not None:
             made = zip(before.made, map(calls_made, known.groups), strict=True)
             data = {
                 "inputs": known.index,
@@ -178,17 +179,15 @@ class BatchWatch:
             return None
         if devices.pop().type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
-        began = time.monotonic()
         digests = self._hasher.digests(tensors)
         with _disable_current_modes(), torch.no_grad():
             copy = HostCopy.of(torch.cat([digests, *(_is_data(tensor) for tensor in tensors)]))
-        self._choice.spent(time.monotonic() - began)
         self._arrivals.add(copy, _Pending(known.index, number, _digest(items)))
         state = random_state()
         if state is None:
             return None
         inner = module.module if isinstance(module, DistributedDataParallel) else module
-        first = FirstInputs(inner, state, self._parts_received)
+        first = FirstInputs(inner, state, self._parts_received, self._choice)
         return _Pass(number, tuple(map(calls_made, known.groups)), state, first)
 
     def _parts_received(self) -> int:
