@@ -449,7 +449,11 @@ def _watch_later(patches: Patches) -> None:
 
 
 def _enter_fsdp(module: nn.Module, ranks: Callable[[], Ranks | None], inputs: Sequence[object]) -> None:
-    _check(lambda watch: watch.batches.entered(module, ranks, inputs))
+    def entered(watch: ReplicaWatch) -> None:
+        watch.discards.entered(module)
+        watch.batches.entered(module, ranks, inputs)
+
+    _check(entered)
 
 
 def watch_replicas(patches: Patches) -> None:
@@ -498,6 +502,7 @@ def watch_replicas(patches: Patches) -> None:
 
 def _entered(watch: ReplicaWatch, model: DistributedDataParallel, broadcast: bool, inputs: Sequence[object]) -> None:
     if _is_watched(model):
+        watch.discards.entered(model)
         watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
         watch.entered(model, broadcast)
 
