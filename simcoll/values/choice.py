@@ -117,15 +117,16 @@ class Choice:
         """True if some calls with about this number are not checked."""
         return not self._all or sequence >= _EVERY_CALL_UP_TO
 
-    def takes_step(self, number: int, steps: int = 1) -> bool:
-        """True if a model is to be looked at in its step (window of so many steps) of this number."""
-        if self._all:
-            return self.takes(number)
+    def takes_step(self, number: int, steps: int = 1, *, always: bool = False) -> bool:
+        """True if a model is to be looked at in its step (window of so many steps) of this number, as it is ``always``."""
+        if self.takes(number):
+            return True
+        if self.stopped:
+            return False
         block, place = divmod(number, max(1, STEPS_WITHOUT // steps))
-        taken = self.takes(number)
-        always = place == mixed(block) % max(1, STEPS_WITHOUT // steps) and not self.stopped
-        self._taken += always and not taken
-        return taken or always
+        taken = always or (not self._all and place == mixed(block) % max(1, STEPS_WITHOUT // steps))
+        self._taken += taken
+        return taken
 
     @contextmanager
     def counted(self) -> Iterator[None]:

@@ -118,7 +118,7 @@ class BatchWatch:
         known.steps += 1
         known.fresh = False
         window = number // _STEPS_IN_A_ROW
-        if window in _FIRST_WINDOWS or self._choice.takes_step(window, _STEPS_IN_A_ROW):
+        if self._choice.takes_step(window, _STEPS_IN_A_ROW, always=window in _FIRST_WINDOWS):
             try:
                 items = [*_items(inputs, _DEPTH)]
             except _UnknownError:

@@ -70,7 +70,7 @@ class RandomWatch:
         self._resolve()
         points = self._points.setdefault(ranks, [])
         window = self._number // STEPS_TOGETHER
-        if len(points) >= _MOST_POINTS or (window and not self._choice.takes_step(window, STEPS_TOGETHER)):
+        if len(points) >= _MOST_POINTS or not self._choice.takes_step(window, STEPS_TOGETHER, always=not window):
             return
         with self._choice.counted():
             self._take(points, tensor)

@@ -227,7 +227,7 @@ class ReplicaWatch:
         """
         known.passes += known.met is not None
         known.met = place
-        chosen = known.passes == 0 or self._choice.takes_step(known.passes)
+        chosen = self._choice.takes_step(known.passes, always=known.passes == 0)
         known.due, known.seen = chosen or (known.due and not known.seen), False
 
     def made(self, model: DistributedDataParallel) -> None:

@@ -127,3 +127,15 @@ def test_one_dear_call_is_enough_to_take_fewer() -> None:
         clock[0] += 0.5
     taken = [number for number in range(first + 1, first + 1000) if choice.takes(number)]
     assert len(taken) < 1000 // 256
+
+
+def test_steps_that_are_always_taken_count_among_those_that_show_what_one_costs() -> None:
+    clock = [0.0]
+    choice = Choice("sample", 0.01, lambda: clock[0])
+    for number in range(8):
+        clock[0] += 1.0
+        assert choice.takes_step(number, always=True)
+        with choice.counted():
+            clock[0] += 0.06
+    # One of 8 would keep to three quarters of a hundredth.
+    assert 4 < len([number for number in range(8, 136) if choice.takes_step(number)]) < 40
