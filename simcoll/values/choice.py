@@ -118,7 +118,7 @@ class Choice:
         return not self._all or sequence >= _EVERY_CALL_UP_TO
 
     def takes_step(self, number: int, steps: int = 1, *, always: bool = False) -> bool:
-        """True if a model is to be looked at in its step (window of so many steps) of this number, as it is ``always``."""
+        """True if a model is to be looked at in its step (window of so many steps) of this number; ``always`` it is."""
         if self.takes(number):
             return True
         if self.stopped:

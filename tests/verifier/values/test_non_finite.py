@@ -214,18 +214,27 @@ def steps_left_out(rank: int) -> None:
     looking_at_gradients(rank, lambda step: step in (2, 3, 5))
 
 
-def gradients_set_to_none(rank: int, bad: Callable[[int], bool] = lambda step: step in (2, 5), alone: bool = False) -> None:
+def gradients_set_to_none(
+    rank: int, bad: Callable[[int], bool] = lambda step: step in (2, 5), alone: bool = False, zero: bool = False
+) -> None:
     """A program that clears gradients by itself, and leaves out a step: all ranks do, or one ``alone``."""
     model = DistributedDataParallel(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(8):
         for parameter in model.parameters():
-            parameter.grad = None
+            if zero and parameter.grad is not None:
+                parameter.grad.zero_()
+            else:
+                parameter.grad = None
         x = torch.ones(4, 6) * (rank + step)
         (model(x).square().mean() * (NAN if rank == 1 and bad(step) else 1.0)).backward()
         whole = all(bool(one.grad.isfinite().all()) for one in model.parameters() if one.grad is not None)
         if whole or (alone and rank != 1):
             optimizer.step()
+
+
+def gradients_set_to_zero(rank: int) -> None:
+    gradients_set_to_none(rank, zero=True)
 
 
 def batches_left_out(rank: int) -> None:
@@ -260,6 +269,7 @@ CORRECT = [
     masks_as_long_as_the_batch,
     steps_left_out,
     gradients_set_to_none,
+    gradients_set_to_zero,
     batches_left_out,
 ]
 
@@ -408,7 +418,8 @@ def own_steps_at_the_end(rank: int) -> None:
         (model(torch.ones(4, 6)).square().mean() * (NAN if rank == 1 and step == 4 else 1.0)).backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.01 * parameter.grad
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad, alpha=0.01)
 
 
 def metric_of_a_pass_without_gradients(rank: int) -> None:
