@@ -5,13 +5,14 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
 #include <time.h>
 
-enum { REVISION = 5 }; /* as in simcoll/core/native.py */
+enum { REVISION = 6 }; /* as in simcoll/core/native.py */
 
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 
@@ -530,7 +531,7 @@ static PyType_Spec reader_spec = {"simcoll.recorder._calls.Reader", sizeof(Reade
 typedef struct {
     PyObject_HEAD
     PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *waits, *advance, *group, *state,
-        *awaited, *asynchronous, *join, *quiet, *idle, *active, *session, *calls, *work, *plain_work, *limit;
+        *awaited, *asynchronous, *join, *quiet, *idle, *active, *session, *calls, *work, *plain_work, *limit, *watch;
 } Quick;
 
 /* OPEN calls are watched here, NOTED ones by Python, by their ``flight``. */
@@ -1097,7 +1098,7 @@ static PyType_Spec call_spec = {"simcoll.recorder._calls.OpenCall", sizeof(OpenC
 
 /* --- Quick: a usual call from its arguments to its slot, in one step (quick.py) ------------------------------------ */
 
-static PyObject *name_process, *name_sequence, *name_locked, *no_message;
+static PyObject *name_process, *name_sequence, *name_locked, *name_chosen, *no_message;
 
 /* True if all of some containers are empty; -1 with an exception. */
 static int are_empty(PyObject *containers) {
@@ -1199,6 +1200,16 @@ static int is_watched(PyObject *place, PyObject *plan) {
     return answer == Py_False;
 }
 
+/* The number of the next call whose values may be checked; none where there is no watch. -1 with an exception. */
+static long long chosen_next(const Quick *quick) {
+    if (quick->watch == Py_None)
+        return LLONG_MAX;
+    PyObject *number = PyObject_GetAttr(quick->watch, name_chosen);
+    long long chosen = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    return chosen;
+}
+
 /* Gives a call its place in the group and a slot: its number and its ticket; fails with -1, where it is not to be written
    here, too. */
 static int write_call(const Quick *quick, PyObject *call, PyObject *line, PyObject *flags, PyObject **sequence,
@@ -1209,8 +1220,9 @@ static int write_call(const Quick *quick, PyObject *call, PyObject *line, PyObje
     if (locked != Py_False)
         return -1;
     PyObject *last = PyObject_GetAttr(quick->log, name_sequence);
-    if (last != NULL)
-        *sequence = PyLong_FromLongLong(PyLong_AsLongLong(last) + 1);
+    long long number = last == NULL ? -1 : PyLong_AsLongLong(last) + 1;
+    if (last != NULL && !PyErr_Occurred() && number < chosen_next(quick))
+        *sequence = PyLong_FromLongLong(number);
     Py_XDECREF(last);
     if (*sequence != NULL && !PyErr_Occurred() && PyObject_SetAttr(quick->log, name_sequence, *sequence) == 0)
         *ticket = PyObject_CallFunctionObjArgs(quick->write, quick->group, *sequence, PyTuple_GetItem(call, 1),
@@ -1360,25 +1372,25 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
 /* Quick(...): quick.py says what each argument is. */
 static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
     Quick given = {0};
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOOOO!O!OOO!OOO:Quick", reader_type, &given.reader, chains_type,
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOOOO!O!OOO!OOOO:Quick", reader_type, &given.reader, chains_type,
                           &given.chains, &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known,
                           &given.log, &given.lock, &given.write, &given.waits, &given.advance, &given.group, &given.state,
                           &given.awaited, &given.asynchronous, &given.join, &PyTuple_Type, &given.quiet, &PyTuple_Type,
                           &given.idle, &given.active, &given.session, calls_type, &given.calls, &given.work,
-                          &given.plain_work, &given.limit))
+                          &given.plain_work, &given.limit, &given.watch))
         return NULL;
     Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (quick == NULL)
         return NULL;
     PyObject **parts = &given.reader, **kept = &quick->reader;
-    for (; parts <= &given.limit; parts++, kept++)
+    for (; parts <= &given.watch; parts++, kept++)
         Py_INCREF(*kept = *parts);
     return (PyObject *)quick;
 }
 
 static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->limit; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
         Py_VISIT(*part);
     Py_VISIT(Py_TYPE(self));
     return 0;
@@ -1386,7 +1398,7 @@ static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
 
 static int quick_clear(PyObject *self) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->limit; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
         Py_CLEAR(*part);
     return 0;
 }
@@ -1427,7 +1439,7 @@ static int make_names(void) {
         {&name_data_ptr, "data_ptr"}, {&name_version, "_version"},    {&name_waits, "waits"},
         {&name_changed, "changed"},   {&name_arrived, "arrived"},     {&name_dropped, "dropped"},
         {&name_by_torch, "by_torch"}, {&name_later, "named_later"},   {&name_wait, "wait"},
-        {&name_completed, "is_completed"}, {&name_call, "call"}, {&name_look_after, "look_after"},
+        {&name_completed, "is_completed"}, {&name_call, "call"},         {&name_chosen, "chosen"}, {&name_look_after, "look_after"},
     };
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)

@@ -1,8 +1,8 @@
 """The quick way of a call from its arguments to its slot in the black box, in one step that is compiled.
 
-It is for collectives that a group has made before, and of which there is nothing to note but that they were made again:
-the same bytes as :meth:`~simcoll.recorder.recorder.GroupLog.begin` writes, and half of the time that a synchronous call
-costs where it is recorded. Every other call goes the whole way, which is Python's.
+It is for collectives that a group has made before, and of which there is nothing to note but that they were made again,
+nor their values to be checked: the same bytes as :meth:`~simcoll.recorder.recorder.GroupLog.begin` writes, and half of
+the time that a synchronous call costs where it is recorded. Every other call goes the whole way, which is Python's.
 
 An asynchronous call whose memory no other open call shares is an :class:`OpenCall` until it was waited for: what has to
 be known to see a write to its buffers, or that its Work was dropped. Where there is more to say than that it was waited
@@ -190,6 +190,7 @@ def quick_way(
         conditions.works.work,
         conditions.works.plain,
         conditions.works.limit,
+        log.values,
     )
     return quick
 

@@ -437,7 +437,7 @@ class GroupLog:
 
     def quick(self, conditions: Conditions, join: Callable[[Written], object] | None = None) -> Quick | None:
         """The quick way of the group's plain calls (:func:`~simcoll.recorder.quick.quick_way`), if there is one."""
-        return None if self.values is not None else quick_way(self, self._plain, conditions, join)
+        return quick_way(self, self._plain, conditions, join)
 
     def entry(self, written: Written | OpenCall) -> Entry:
         """The entry of a call that went the quick way."""

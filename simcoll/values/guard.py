@@ -35,6 +35,11 @@ class Guard:
         self._choice = choice
         self._box = box
 
+    def count(self, check: Callable[[], _Result]) -> _Result | None:
+        """Run a check of what was chosen, whose time counts."""
+        with self._choice.counted():
+            return self.run(check)
+
     def run(self, check: Callable[[], _Result]) -> _Result | None:
         """The result of a check; None where it fails, or an earlier one has."""
         if self._choice.stopped:

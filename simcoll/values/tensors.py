@@ -204,6 +204,9 @@ class ValueWatch:
         self._open: deque[CallValues] = deque()
         self._lock = threading.Lock()
         self._told = False
+        self._asked = 0
+        self.chosen = 1
+        """The number of the next call whose values may be checked."""
         self.guard = Guard(choice, lambda: box, "calls")
 
     def begin(
@@ -219,13 +222,21 @@ class ValueWatch:
 
         ``of_model``: torch's layers, wrappers or optimizers make the call, or a backward pass does.
         """
-        if call.peer is not None or not self.choice.takes(sequence):
+        if call.peer is not None or not self._takes(sequence):
             return None
         noted: dict[str, object] = {} if (scaling := scaling_round()) is None else {"scaling": scaling}
         noted |= {"of_model": True} if of_model else {}
         noted |= {"cleared": cleared} if (cleared := clearings.here.at_call()) else {}
         noted |= {"sampled": True} if self.choice.leaves_out(sequence) else {}
-        return self.guard.run(lambda: self._begun(call, sequence, inputs, outputs, noted))
+        return self.guard.count(lambda: self._begun(call, sequence, inputs, outputs, noted))
+
+    def _takes(self, sequence: int) -> bool:
+        # Threads that share a group may come out of order.
+        taken = self.choice.takes(sequence, max(sequence - self._asked, 0))
+        self._asked = max(sequence, self._asked)
+        if sequence >= self.chosen:
+            self.chosen = self.choice.next(sequence)
+        return taken
 
     def _begun(
         self,
@@ -244,22 +255,19 @@ class ValueWatch:
         """Digest the result of a call."""
         if applies(call, self._rank, sent=False):
             due_faults.here.apply(outputs)
-        return self.guard.run(lambda: self._digest(call, sequence, outputs, sent=False))
+        return self.guard.count(lambda: self._digest(call, sequence, outputs, sent=False))
 
     def _digest(self, call: Call, sequence: int, tensors: Sequence[torch.Tensor], *, sent: bool) -> _Side | None:
         if not applies(call, self._rank, sent=sent):
             return None
-        began = time.monotonic()
         with _disable_current_modes(), torch.no_grad():
             rows = [_row(tensor) for tensor in tensors]
             found = side_digest(call, self._rank, self._size, sequence, rows, _TORCH, sent=sent)
-            side = None if found is None else _on_its_way(found)
-        self.choice.spent(time.monotonic() - began)
-        return side
+            return None if found is None else _on_its_way(found)
 
     def settle(self, values: CallValues | None = None, *, last: bool = False) -> None:
         """Write down what has come to the host; all that comes, where it is the ``last`` time."""
-        self.guard.run(lambda: self._settle(values, last=last))
+        self.guard.count(lambda: self._settle(values, last=last))
 
     def _settle(self, values: CallValues | None, *, last: bool) -> None:
         with self._lock:

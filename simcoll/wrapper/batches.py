@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -85,12 +84,13 @@ class _Pass:
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """A batch whose numbers are on their way to the host: the digests of its tensors, and after them for each whether
-    it is data. ``others`` is the digest of what else is in the batch.
+    it is data. ``others`` is the digest of what else is in the batch; ``labels``: no sample is more than one integer.
     """
 
     model: int
     number: int
     others: int
+    labels: bool
 
 
 class BatchWatch:
@@ -119,12 +119,13 @@ class BatchWatch:
         known.steps += 1
         known.fresh = False
         window = number // _STEPS_IN_A_ROW
-        if window in _FIRST_WINDOWS or self._choice.takes_step(window, _STEPS_IN_A_ROW):
+        if self._choice.takes_step(window, _STEPS_IN_A_ROW, always=window in _FIRST_WINDOWS):
             try:
                 items = [*_items(inputs, _DEPTH)]
             except _UnknownError:
                 return
-            known.open = self._look(module, known, number, items)
+            with self._choice.counted():
+                known.open = self._look(module, known, number, items)
         self.settle()
 
     def stepped(self) -> None:
@@ -132,15 +133,16 @@ class BatchWatch:
         for known in self._models.values():
             if known is not None:
                 known.fresh = True
-                self._close(known)
+                before, known.open = known.open, None
+                if before is not None:
+                    with self._choice.counted():
+                        self._close(known, before)
 
-    def _close(self, known: _Model) -> None:
+    def _close(self, known: _Model, before: _Pass) -> None:
         """Write down which calls a step has made since the pass, and whether it has drawn random numbers."""
-        before, known.open = known.open, None
-        state = None if before is None else random_state()
-        if before is not None:
-            before.first.close()
-        if before is not None and state is not None:
+        state = random_state()
+        before.first.close()
+        if state is not None:
             made = zip(before.made, map(calls_made, known.groups), strict=True)
             data = {
                 "inputs": known.index,
@@ -178,17 +180,15 @@ class BatchWatch:
             return None
         if devices.pop().type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
-        began = time.monotonic()
         digests = self._hasher.digests(tensors)
         with _disable_current_modes(), torch.no_grad():
             copy = HostCopy.of(torch.cat([digests, *(_is_data(tensor) for tensor in tensors)]))
-        self._choice.spent(time.monotonic() - began)
-        self._arrivals.add(copy, _Pending(known.index, number, _digest(items)))
+        self._arrivals.add(copy, _Pending(known.index, number, _digest(items), _are_labels(tensors)))
         state = random_state()
         if state is None:
             return None
         inner = module.module if isinstance(module, DistributedDataParallel) else module
-        first = FirstInputs(inner, state, self._parts_received)
+        first = FirstInputs(inner, state, self._parts_received, self._choice)
         return _Pass(number, tuple(map(calls_made, known.groups)), state, first)
 
     def _parts_received(self) -> int:
@@ -209,7 +209,8 @@ class BatchWatch:
         digests, data = np.split(words, 2)
         if recorder is not None and data.any():
             whole, part = folded(digests)[0] ^ of.others, folded(digests[data != 0])[0]
-            recorder.event("batch", inputs=of.model, number=of.number, hash=whole, data=part)
+            labels = {"labels": True} if of.labels else {}
+            recorder.event("batch", inputs=of.model, number=of.number, hash=whole, data=part, **labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,12 +304,22 @@ def _digest(items: Sequence[_Item]) -> int:
     return int.from_bytes(blake2b(repr(texts).encode()[:_ABBREVIATED], digest_size=8).digest(), "big")
 
 
+def _are_labels(tensors: Sequence[torch.Tensor]) -> bool:
+    """True if tensors that may be data are rows of integers: what a model generates, it may be told so."""
+    data = [one for one in tensors if _may_be_data(one)]
+    return all(one.dim() < 2 and not one.is_floating_point() and not one.is_complex() for one in data)
+
+
+def _may_be_data(tensor: torch.Tensor) -> bool:
+    return tensor.numel() >= _LEAST_ELEMENTS and tensor.is_leaf
+
+
 def _is_data(tensor: torch.Tensor) -> torch.Tensor:
     """One integer: whether a tensor has enough elements, and among its first ones different ones; and whether it came
     from outside: what other parts of a model compute from replicated weights is alike on all ranks.
     """
     first = tensor.detach().reshape(-1)[:_FIRST_ELEMENTS]
-    if tensor.numel() < _LEAST_ELEMENTS or not tensor.is_leaf:
+    if not _may_be_data(tensor):
         return torch.zeros(1, dtype=torch.int64, device=tensor.device)
     bits = first.view(torch.uint8).reshape(first.shape[0], -1)
     return (bits != bits[:1]).any().to(torch.int64).reshape(1)

@@ -5,13 +5,14 @@ batch. What an exchange between layers brings, as of tokens with experts, differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from simcoll.recorder.dynamo import leave_uncompiled
+from simcoll.values.choice import Choice
 from simcoll.values.contents import Hasher, is_plain
 from simcoll.wrapper.random_states import random_state
 
@@ -25,8 +26,11 @@ _MOST_LAYERS = 4096
 class FirstInputs:
     """What enters the first layers of a model, in the order of their calls. The hooks are there for one pass."""
 
-    def __init__(self, model: nn.Module, state: str, received: Callable[[], int]) -> None:
-        """``state`` is that of the random generators when the pass begins; ``received`` counts exchanges."""
+    def __init__(self, model: nn.Module, state: str, received: Callable[[], int], choice: Choice) -> None:
+        """``state`` is that of the random generators when the pass begins; ``received`` counts exchanges; the time
+        counts against the budget of the ``choice``.
+        """
+        self._choice = choice
         self._state = state
         self._received, self._before = received, received()
         self._digests: list[torch.Tensor] = []
@@ -34,8 +38,9 @@ class FirstInputs:
         _calling(self._hook)(model)
 
     def _hook(self, model: nn.Module) -> None:
-        layers = [*_layers(model)]
-        if any(map(_is_compiled, model.modules())) or len(layers) > _MOST_LAYERS:
+        modules = [*model.modules()]
+        layers = [one for one in modules if _is_layer(one)]
+        if any(map(_is_compiled, modules)) or len(layers) > _MOST_LAYERS:
             return
         enter, leave = _calling(self._enter), _calling(self.close)
         # Also where the pass raises: a model with such hooks cannot be pickled.
@@ -47,6 +52,10 @@ class FirstInputs:
         # In this order: a compiler that follows the hook cannot represent the handles.
         if torch.compiler.is_compiling() or not self._handles:
             return
+        with self._choice.counted():
+            self._look(args)
+
+    def _look(self, args: tuple[object, ...]) -> None:
         # What an exchange brings to the very first layer is a rank's part of the batch.
         exchanged = bool(self._digests) and self._received() != self._before
         if len(self._digests) >= _LAYERS or exchanged or random_state() != self._state:
@@ -69,10 +78,10 @@ class FirstInputs:
         return torch.cat([none, *(one for one in self._digests if one.device == none.device)])
 
 
-def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules that hold parameters themselves; those of TorchScript take no such hooks."""
-    known = (one for one in model.modules() if not isinstance(one, torch.jit.ScriptModule))
-    return (one for one in known if next(one.parameters(recurse=False), None) is not None)
+def _is_layer(module: nn.Module) -> bool:
+    """True for a module that holds parameters itself; those of TorchScript take no such hooks."""
+    held = any(one is not None for one in module._parameters.values())
+    return held and not isinstance(module, torch.jit.ScriptModule)
 
 
 def _is_compiled(module: nn.Module) -> bool:

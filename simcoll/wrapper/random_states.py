@@ -70,8 +70,12 @@ class RandomWatch:
         self._resolve()
         points = self._points.setdefault(ranks, [])
         window = self._number // STEPS_TOGETHER
-        if len(points) >= _MOST_POINTS or (window and not self._choice.takes_step(window, STEPS_TOGETHER)):
+        if len(points) >= _MOST_POINTS or not self._choice.takes_step(window, STEPS_TOGETHER, always=not window):
             return
+        with self._choice.counted():
+            self._take(points, tensor)
+
+    def _take(self, points: list[_Point], tensor: torch.Tensor) -> None:
         state = random_state()
         if state is None:
             return
@@ -87,7 +91,8 @@ class RandomWatch:
         if self._waiting is not None:
             (tensor, point), self._waiting = self._waiting, None
             if tensor.completed:
-                self._digest(tensor.elem, point)
+                with self._choice.counted():
+                    self._digest(tensor.elem, point)
 
     def _digest(self, tensor: torch.Tensor, point: _Point) -> None:
         hasher = self._hashers.get(point.form)
@@ -99,7 +104,14 @@ class RandomWatch:
     def stepped(self) -> None:
         """An optimizer has made a step: write down the points before it."""
         self._resolve()
-        self._number += any(self._points.values())
+        if any(self._points.values()):
+            self._number += 1
+            with self._choice.counted():
+                self._write()
+        self._points.clear()
+        self.settle()
+
+    def _write(self) -> None:
         for ranks, points in self._points.items():
             known = [point for point in points if point.digest is not None]
             devices = {point.digest.device for point in known if point.digest is not None}
@@ -110,8 +122,6 @@ class RandomWatch:
             flags = tuple(point.digest is not None for point in points)
             states = tuple(point.state for point in points)
             self._arrivals.add(copy, _Step(index, self._number - 1, flags, states))
-        self._points.clear()
-        self.settle()
 
     def _index(self, ranks: tuple[int, ...], points: list[_Point]) -> int | None:
         """The number of a list of places, which is described when it is first met; None of too many."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -198,6 +197,11 @@ class ReplicaWatch:
         if not known.due:
             self.settle()
             return
+        with self._choice.counted():
+            self._look_at(model, known, place, broadcast)
+
+    def _look_at(self, model: DistributedDataParallel, known: _Model, place: int, broadcast: bool) -> None:
+        """The parameters at the start of a pass, and what else of a model is due."""
         number, known.seen = known.passes, True
         if number != known.numbers[1]:
             known.numbers = known.numbers[1], number
@@ -223,7 +227,7 @@ class ReplicaWatch:
         """
         known.passes += known.met is not None
         known.met = place
-        chosen = known.passes == 0 or self._choice.takes_step(known.passes)
+        chosen = self._choice.takes_step(known.passes, always=known.passes == 0)
         known.due, known.seen = chosen or (known.due and not known.seen), False
 
     def made(self, model: DistributedDataParallel) -> None:
@@ -241,7 +245,8 @@ class ReplicaWatch:
         """An optimizer is about to make a step."""
         placed = self._placed_of(optimizer)
         if placed is not None and placed.steps == 0:
-            self._look(optimizer, placed)
+            with self._choice.counted():
+                self._look(optimizer, placed)
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has made a step."""
@@ -264,7 +269,8 @@ class ReplicaWatch:
             placed.steps += 1
             placed.local |= not all(map(_synchronises, placed.units))
             if not placed.local and self._choice.takes_step(placed.steps):
-                self._look(optimizer, placed)
+                with self._choice.counted():
+                    self._look(optimizer, placed)
 
     def _look_again(self, model: _Model) -> None:
         """The parameters after the step that follows a look."""
@@ -272,8 +278,9 @@ class ReplicaWatch:
         place = calls_made(model.process_group)
         if boundary is not None and place is not None:
             again = _Boundary(boundary.number, boundary.before, place, model.steps, {})
-            self._write(model.key, STEPPED, model.trained, again)
-            self.settle()
+            with self._choice.counted():
+                self._write(model.key, STEPPED, model.trained, again)
+                self.settle()
 
     def _placed_of(self, optimizer: Optimizer) -> _Placed | None:
         """The replicated DTensors of an optimizer; None where it has none."""
@@ -333,10 +340,8 @@ class ReplicaWatch:
         index = self._index(key, kind, items)
         if index is None:
             return
-        began = time.monotonic()
         hasher = self._hashers.setdefault(index, Hasher())
         copy = HostCopy.of(hasher.digests([tensor for _, tensor in items]))
-        self._choice.spent(time.monotonic() - began)
         data = {"at": boundary.place, "steps": boundary.steps, "settings": boundary.settings}
         self._arrivals.add(copy, {"replicas": index, **data})
 
@@ -444,7 +449,11 @@ def _watch_later(patches: Patches) -> None:
 
 
 def _enter_fsdp(module: nn.Module, ranks: Callable[[], Ranks | None], inputs: Sequence[object]) -> None:
-    _check(lambda watch: watch.batches.entered(module, ranks, inputs))
+    def entered(watch: ReplicaWatch) -> None:
+        watch.discards.entered(module)
+        watch.batches.entered(module, ranks, inputs)
+
+    _check(entered)
 
 
 def watch_replicas(patches: Patches) -> None:
@@ -493,6 +502,7 @@ def watch_replicas(patches: Patches) -> None:
 
 def _entered(watch: ReplicaWatch, model: DistributedDataParallel, broadcast: bool, inputs: Sequence[object]) -> None:
     if _is_watched(model):
+        watch.discards.entered(model)
         watch.batches.entered(model, functools.partial(ranks_of_ddp, model), inputs)
         watch.entered(model, broadcast)
 

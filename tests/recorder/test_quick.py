@@ -20,6 +20,7 @@ from simcoll.recorder.arguments import USUAL_FORMS, arguments  # noqa: E402
 from simcoll.recorder.quick import Conditions, OpenCall, Quick, Works  # noqa: E402
 from simcoll.recorder.recorder import GroupLog, Recorder, Written  # noqa: E402
 from simcoll.recorder.source import current_source, forget_chains  # noqa: E402
+from simcoll.values.choice import Choice  # noqa: E402
 from simcoll.wrapper.async_checks import Flights  # noqa: E402
 from simcoll.wrapper.quick_work import QuickWork  # noqa: E402
 from tests.support.native import parts  # noqa: E402
@@ -42,9 +43,9 @@ def summed(*shape: int, asynchronous: bool = False) -> tuple[Any, ...]:
 class Calls:
     """A group whose all-reduces may go either way."""
 
-    def __init__(self, folder: Path, recorder: Recorder | None = None) -> None:
+    def __init__(self, folder: Path, recorder: Recorder | None = None, *, choice: Choice | None = None) -> None:
         self.box = folder / "rank00000.simcoll"
-        self.log = GroupLog(recorder or Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO})
+        self.log = GroupLog(recorder or Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO}, choice)
         self.busy: list[object] = []
         self.open: list[object] = []
         self.active: RankLocal[Any] = RankLocal(lambda: self)
@@ -58,7 +59,10 @@ class Calls:
 
     def whole(self, args: tuple[Any, ...]) -> None:
         read = arguments("allreduce", args, {})
-        self.log.begin(read, current_source(), started=True, awaited=read.synchronous).finished()
+        entry = self.log.begin(read, current_source(), started=True, awaited=read.synchronous)
+        if self.log.values is not None:
+            entry.values = self.log.values.begin(entry.call, entry.sequence, args[0], args[0])
+        entry.finished()
 
     def short(self, args: tuple[Any, ...]) -> Written | None:
         written = self.quick.begin(USUAL_FORMS["allreduce"], args)
@@ -117,6 +121,29 @@ def test_the_ways_share_the_numbers_of_calls(calls: Calls) -> None:
         calls.whole(summed(1))
     assert [record.sequence for record in calls.records()] == list(range(1, 8))
     assert calls.log.place == (7, 0)
+
+
+def test_calls_whose_values_are_not_checked_go_the_quick_way(tmp_path: Path) -> None:
+    calls = Calls(tmp_path, choice=Choice("sample"))
+    quick = set()
+    for number in range(1, 201):
+        if calls.short(summed(1)) is not None:
+            quick.add(number)
+        else:
+            calls.whole(summed(1))
+    events = [event for event in read_black_box(calls.box).events if event.kind == "values"]
+    checked = {int(str(event.data["sequence"])) for event in events}
+    assert checked
+    assert not checked & quick
+    # Those that go the whole way are taken, or the first in a while.
+    assert len(quick) > 200 - len(checked) - 200 // 16
+
+
+def test_no_call_goes_the_quick_way_where_all_values_are_checked(tmp_path: Path) -> None:
+    calls = Calls(tmp_path, choice=Choice("all"))
+    for _ in range(3):
+        assert calls.short(summed(1)) is None
+        calls.whole(summed(1))
 
 
 def test_each_line_has_its_own_callers(calls: Calls) -> None:

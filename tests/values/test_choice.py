@@ -96,3 +96,46 @@ def test_a_sample_that_begins_too_dear_comes_down_at_once_and_no_further() -> No
     assert share(0, 32) > 0.1
     assert share(32, 500) <= 0.01
     assert 0.002 <= share(2_000, 100_000) <= 0.01
+
+
+@pytest.mark.parametrize("values", ["sample", "all"])
+def test_numbers_that_are_not_asked_for_would_not_be_taken(values: str) -> None:
+    for first in (1, 1 << 14, 1 << 20):
+        each, some = (Choice(values, 0.01, lambda: 0.0) for _ in range(2))
+        asked, found = first - 1, set()
+        while asked < first + 3000:
+            before, asked = asked, some.next(asked)
+            if some.takes(asked, asked - before):
+                found.add(asked)
+        assert found == {number for number in range(first, asked + 1) if each.takes(number)}
+
+
+def test_a_choice_that_has_stopped_asks_for_no_number() -> None:
+    choice = Choice("all")
+    assert choice.next(1) == 2
+    choice.stop()
+    assert choice.next(1) > 1 << 60
+
+
+def test_one_dear_call_is_enough_to_take_fewer() -> None:
+    clock = [0.0]
+    choice = Choice("sample", 0.01, lambda: clock[0])
+    first = choice.next(0)
+    clock[0] = 1.0
+    assert choice.takes(first)
+    with choice.counted():
+        clock[0] += 0.5
+    taken = [number for number in range(first + 1, first + 1000) if choice.takes(number)]
+    assert len(taken) < 1000 // 256
+
+
+def test_steps_that_are_always_taken_count_among_those_that_show_what_one_costs() -> None:
+    clock = [0.0]
+    choice = Choice("sample", 0.01, lambda: clock[0])
+    for number in range(8):
+        clock[0] += 1.0
+        assert choice.takes_step(number, always=True)
+        with choice.counted():
+            clock[0] += 0.06
+    # One of 8 would keep to three quarters of a hundredth.
+    assert 4 < len([number for number in range(8, 136) if choice.takes_step(number)]) < 40

@@ -104,6 +104,34 @@ def test_other_batches_are_silent(batch: Batch, backend: str) -> None:
     assert findings(lambda rank: train(rank, batch), backend) == []
 
 
+class Generator(nn.Module):
+    """Makes samples from labels and random numbers."""
+
+    def __init__(self, noise: bool) -> None:
+        super().__init__()
+        self.noise = noise
+        self.classes, self.layers = nn.Embedding(10, 6), network()
+
+    def forward(self, labels: torch.Tensor) -> torch.Tensor:
+        noise = torch.randn(len(labels), 6) if self.noise else torch.zeros(6)
+        made: torch.Tensor = self.layers(self.classes(labels) + noise)
+        return made
+
+
+@pytest.mark.parametrize(("noise", "seeds", "silent"), [(True, 7, True), (True, 0, False), (False, 7, False)])
+def test_labels_of_a_generator_may_be_shared(noise: bool, seeds: int, silent: bool) -> None:
+    def program(rank: int) -> None:
+        def made() -> nn.Module:
+            torch.manual_seed(0)
+            generator = DistributedDataParallel(Generator(noise))
+            torch.manual_seed(seeds * rank)
+            return generator
+
+        train(rank, lambda rank, step: torch.arange(16).add(step).remainder(10), made)
+
+    assert [one.code for one in findings(program, "threaded")] == ([] if silent else ["SC905"])
+
+
 def validate(rank: int) -> None:
     model = DistributedDataParallel(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

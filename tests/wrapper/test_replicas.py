@@ -136,7 +136,7 @@ def test_a_sample_finds_what_stays_different_within_200_steps(at: int) -> None:
 
 def test_a_sample_finds_the_rank_that_left_out_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts passes as the others do."""
-    monkeypatch.setattr(Choice, "takes_step", lambda _, number, steps=1: number % 4 == 0)
+    monkeypatch.setattr(Choice, "takes_step", lambda _, number, steps=1, always=False: always or number % 4 == 0)
 
     def program(rank: int) -> None:
         model = DistributedDataParallel(plain())

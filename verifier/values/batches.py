@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Group, Source, number, source_of, text
@@ -45,10 +46,13 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A rank's batch: the digest of all tensors, and that of the data among them."""
+    """A rank's batch: the digest of all tensors, and that of the data among them; ``labels``: these are rows of
+    integers.
+    """
 
     whole: int
     data: int
+    labels: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +116,25 @@ def _read(traces: Sequence[Trace]) -> dict[_Model, _Training]:
                 written = models.get(number(event, "inputs") or 0)
                 at, whole, data = (number(event, name) for name in ("number", "hash", "data"))
                 if written is not None and at is not None and whole is not None and data is not None:
-                    written.batches[at][trace.rank] = _Batch(whole, data)
+                    written.batches[at][trace.rank] = _Batch(whole, data, event.data.get("labels") is True)
             elif event.kind == "trained":
                 written, at = models.get(number(event, "inputs") or 0), number(event, "number")
                 if written is not None and at is not None:
                     drew = event.data.get("drew") is not False
                     written.steps[at][trace.rank] = _Step(text(event, "random"), drew, _calls(event), _first(event))
+    for training in found.values():
+        _join_noise(training)
     return found
+
+
+def _join_noise(training: _Training) -> None:
+    """Count the random numbers of a step among its data where it has labels alone: the model generates from both."""
+    for at, steps in training.steps.items():
+        for rank, step in steps.items():
+            batch = training.batches.get(at, {}).get(rank)
+            if batch is not None and batch.labels and step.drew:
+                noise = int.from_bytes(blake2b(step.random.encode(errors="replace"), digest_size=8).digest(), "big")
+                training.batches[at][rank] = _Batch(batch.whole ^ noise, batch.data ^ noise, labels=True)
 
 
 def _first(event: Event) -> tuple[int, ...]:

@@ -214,6 +214,29 @@ def steps_left_out(rank: int) -> None:
     looking_at_gradients(rank, lambda step: step in (2, 3, 5))
 
 
+def gradients_set_to_none(
+    rank: int, bad: Callable[[int], bool] = lambda step: step in (2, 5), alone: bool = False, zero: bool = False
+) -> None:
+    """A program that clears gradients by itself, and leaves out a step: all ranks do, or one ``alone``."""
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(8):
+        for parameter in model.parameters():
+            if zero and parameter.grad is not None:
+                parameter.grad.zero_()
+            else:
+                parameter.grad = None
+        x = torch.ones(4, 6) * (rank + step)
+        (model(x).square().mean() * (NAN if rank == 1 and bad(step) else 1.0)).backward()
+        whole = all(bool(one.grad.isfinite().all()) for one in model.parameters() if one.grad is not None)
+        if whole or (alone and rank != 1):
+            optimizer.step()
+
+
+def gradients_set_to_zero(rank: int) -> None:
+    gradients_set_to_none(rank, zero=True)
+
+
 def batches_left_out(rank: int) -> None:
     """All ranks leave a batch out, before the backward pass."""
     model = DistributedDataParallel(Net())
@@ -245,6 +268,8 @@ CORRECT = [
     scale_of_its_own,
     masks_as_long_as_the_batch,
     steps_left_out,
+    gradients_set_to_none,
+    gradients_set_to_zero,
     batches_left_out,
 ]
 
@@ -376,6 +401,38 @@ def a_step_left_out_by_one_rank(rank: int) -> None:
     looking_at_gradients(rank, lambda step: step == 4, alone=True)
 
 
+def no_other_gradients_but_none(rank: int) -> None:
+    gradients_set_to_none(rank, lambda step: step >= 4)
+
+
+def a_step_on_gradients_of_nan(rank: int) -> None:
+    gradients_set_to_none(rank, lambda step: step == 4, alone=True)
+
+
+def own_steps_at_the_end(rank: int) -> None:
+    """Without an optimizer nothing tells whether the last gradients were used."""
+    model = DistributedDataParallel(Net())
+    for step in range(5):
+        for parameter in model.parameters():
+            parameter.grad = None
+        (model(torch.ones(4, 6)).square().mean() * (NAN if rank == 1 and step == 4 else 1.0)).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad, alpha=0.01)
+
+
+def metric_of_a_pass_without_gradients(rank: int) -> None:
+    """An evaluation that forgets no_grad loses its metric."""
+    model = DistributedDataParallel(Net())
+    steps(rank, model, 2)
+    model.zero_grad()
+    model.eval()
+    for batch in range(4):
+        metric = model(torch.ones(4, 6)).detach().mean() * (NAN if rank == 1 and batch == 1 else 1.0)
+        dist.all_reduce(metric)
+
+
 FAULTY = [
     (buffers_of_a_model, (), (0,)),
     (weights_of_a_sharded_model, (), (1,)),
@@ -391,6 +448,10 @@ FAULTY = [
     (infinite_once, ("all_reduce",), (1,)),
     (no_other_gradients_any_more, ("all_reduce",), (1,)),
     (a_step_left_out_by_one_rank, ("all_reduce",), (1,)),
+    (no_other_gradients_but_none, ("all_reduce",), (1,)),
+    (a_step_on_gradients_of_nan, ("all_reduce",), (1,)),
+    (own_steps_at_the_end, ("all_reduce",), (1,)),
+    (metric_of_a_pass_without_gradients, ("all_reduce",), (1,)),
 ]
 
 
