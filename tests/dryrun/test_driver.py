@@ -39,6 +39,8 @@ tensor = torch.ones(8)
 dist.all_reduce(tensor)
 """
 
+DRAWS = {"torch": "torch.rand(())", "python": "random.random()", "numpy": "np.random.rand()"}
+
 BUGS = {
     "other operator": ("dist.all_reduce(tensor, op=dist.ReduceOp.MAX if rank == 5 else dist.ReduceOp.SUM)", "SC104"),
     "other size": ("dist.all_reduce(tensor[:4] if rank == 5 else tensor)", "SC102"),
@@ -49,6 +51,31 @@ BUGS = {
 }
 
 CORRECT = {
+    "random numbers of one state": """
+state = torch.get_rng_state()
+dist.broadcast(state, 0)
+torch.set_rng_state(state)
+for _ in range(8):
+    if torch.rand(()) > 0.5:
+        dist.barrier()
+""",
+    "random numbers of GPUs in one state": """
+if torch.cuda.is_available():
+    state = torch.cuda.get_rng_state().cuda()
+    dist.broadcast(state, 0)
+    torch.cuda.set_rng_state(state.cpu())
+    for _ in range(8):
+        if torch.rand((), device="cuda") > 0.5:
+            dist.barrier()
+""",
+    "random numbers of one seed": """
+seed = torch.randint(1 << 30, (1,))
+dist.broadcast(seed, 0)
+torch.manual_seed(seed.item())
+for _ in range(8):
+    if torch.rand(()) > 0.5:
+        dist.barrier()
+""",
     "objects of any size": """
 everyone = [None] * size
 dist.all_gather_object(everyone, "x" * 50 * rank)
@@ -140,6 +167,21 @@ def test_a_bug_of_one_rank_is_found(bug: str, size: int, tmp_path: Path, preflig
     line = HEAD.count("\n") + 1
     lines = {source["line"] for side in found["sides"] for source in side["source"]}
     assert lines & {line, line + 1}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_ranks_draw_their_own_random_numbers(draw: str, tmp_path: Path, preflight: Preflight) -> None:
+    body = f"""
+import random
+import numpy as np
+for _ in range(16):
+    if {DRAWS[draw]} > 0.5:
+        continue
+    dist.barrier()
+"""
+    exit_code, report = preflight("--world-size", 4, script(tmp_path, body))
+    assert exit_code == FINDINGS
+    assert report["findings"][0]["code"] in ("SC202", "SC702")
 
 
 def test_the_ranks_that_were_run_have_the_majority_among_themselves(tmp_path: Path, preflight: Preflight) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.core.record import Source
+from simcoll.core.record import Group, Source
 from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.describe import minority, presence_text
@@ -39,7 +39,9 @@ _ASKED: Final = 8
 """Ranks of a side whose records are asked."""
 _HELD: Final = ((True, "true"), (False, "false"))
 """What ranks did at a comparison."""
-_BY_RANK: Final = re.compile(r"rank|master|main_process|is_main|leader|process_index|stage|coord", re.IGNORECASE)
+_BY_RANK: Final = re.compile(
+    r"rank|master|main_process|is_main|leader|process_index|stage|coord|gpu_?id|device_?id", re.IGNORECASE
+)
 """What stands in conditions by which programs part their ranks on purpose."""
 
 
@@ -127,10 +129,11 @@ def may_part(finding: Finding) -> bool:
 
 def _with_parting(finding: Finding, ran: Ran) -> Finding:
     if finding.came_apart is not None:
-        found, parting = _parting(finding.came_apart.sides, ran)
+        found, parting = _parting(finding.came_apart.sides, ran, finding.group)
         if parting is not None:
             return replace(finding, parted=parting)
-    found, parting = _parting(finding.sides, ran, at_once=_waits_in_messages(finding))
+    skipped, at_once = finding.code == CALL_SKIPPED.code, _waits_in_messages(finding)
+    found, parting = _parting(finding.sides, ran, finding.group, at_once=at_once, skipped=skipped)
     told = replace(finding, parted=parting)
     return told if found is None else _as_skipped(told, found)
 
@@ -141,16 +144,23 @@ def _waits_in_messages(finding: Finding) -> bool:
     return finding.code == DEADLOCK_CYCLE.code and any(call.op in ("send", "recv") for call in calls)
 
 
-def _parting(sides: Sequence[Side], ran: Ran, *, at_once: bool = False) -> tuple[Between | None, Parting | None]:
-    """The fork that explains most; ``at_once``: of those that the others have come past, and whose branch they were
-    never in.
+def _parting(
+    sides: Sequence[Side], ran: Ran, group: Group | None = None, *, at_once: bool = False, skipped: bool = False
+) -> tuple[Between | None, Parting | None]:
+    """The fork that explains most; ``group`` is that of the finding.
+
+    ``at_once``: of those in the user's own code that the others have come past, and whose branch they were never in.
+    ``skipped``: that made some ranks leave out calls, and no others.
     """
     ways = [way for side in sides[:_SIDES] if (way := way_of(side)) is not None]
     for other in ways[1:]:
         forks = [one for one in forks_between(ways[0], other) if not _went_both(one, ran)]
-        found = _chosen(
-            [one for one in forks if not (at_once and (one.again or (not one.fork.loop and _been(one, ran))))], ran
-        )
+        if skipped:
+            forks = [one for one in forks if not _went_on_alike(one)]
+        if at_once:
+            forks = [one for one in forks if not (one.again or (not one.fork.loop and _been(one, ran)))]
+            forks = [one for one in forks if _is_own(one)]
+        found = _chosen(forks, ran, group)
         if found is not None:
             # A loop that ranks go round unequally often has been given something else.
             behind = _by_rank(ways, heads=False) if found.fork.loop else None
@@ -253,15 +263,16 @@ def _told(found: Between, ways: Sequence[Way]) -> Parting:
     return Parting(Source(found.frame.file, fork.line, found.frame.function, code), parts)
 
 
-def _chosen(found: list[Between], ran: Ran) -> Between | None:
+def _chosen(found: list[Between], ran: Ran, group: Group | None = None) -> Between | None:
     """The fork that explains most: of the user's own code, not left behind earlier, no exit that ranks had just passed,
-    not taken at other times, no loop that ranks run alike, on ranks, no loop of which others made no round, the
-    innermost.
+    a call of some ranks alone on purpose, not taken at other times, no loop that ranks run alike, on ranks, no loop of
+    which others made no round, the innermost.
     """
     for better in (
         _is_own,
         lambda one: not _was_behind(one, ran),
         lambda one: not _had_passed(one, ran),
+        lambda one: _calls_by_rank(one, ran, group),
         lambda one: not (one.fork.settled and (_been(one, ran) if one.again else _just_went(one, ran))),
         lambda one: _fits(one, ran) and not one.again and not one.fork.alike,
         lambda one: _fits(one, ran) and not one.fork.alike,
@@ -317,6 +328,23 @@ def _went_both(one: Between, ran: Ran) -> bool:
         return False
     frames = (*_down_to(one.inside, one.frame)[:-1], replace(one.frame, line=fork.line))
     return not comes_again(frames) and ran.below(one.outside.side.ranks, frames, fork.first, fork.last)
+
+
+def _went_on_alike(one: Between) -> bool:
+    """True for a loop in which ranks that left out a call are: the others made all their calls, those of it too."""
+    return one.fork.loop and one.inside.side.call is None and not one.inside.side.past
+
+
+def _calls_by_rank(one: Between, ran: Ran, group: Group | None) -> bool:
+    """True for a branch on the rank in which some ranks alone make a collective of the finding's group.
+
+    It parts them however often they came round before, and so explains more than a loop that they may run unequally.
+    """
+    fork, side = one.fork, one.inside.side
+    collective = side.call is not None and side.call.op not in ("send", "recv")
+    collective = collective and (side.place is None or side.place.group == group)
+    branch = fork.alone and not (fork.loop or fork.leaves or fork.by_round)
+    return branch and collective and _is_by_rank(one) and not _been(one, ran)
 
 
 def _was_past(one: Between, ran: Ran) -> bool:

@@ -155,9 +155,20 @@ def _module(path: str) -> ModuleType | None:
 def _replace_functions(patches: Patches, module: ModuleType, answers: dict[str, Any]) -> None:
     for name, value in list(vars(module).items()):
         if name in answers:
-            patches.replace(module, name, answers[name])
+            answer = answers[name]
+            patches.replace(module, name, _as_called(value, answer) if isinstance(value, FunctionType) else answer)
         elif not name.startswith("_") and isinstance(value, FunctionType) and _is_of_torch(value):
             patches.replace(module, name, _by_type(value))
+
+
+def _as_called(function: FunctionType, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The answer in the place of a function of torch, with that one's parameters, by place or by name."""
+    signature = inspect.signature(function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return answer(*(signature.bind(*args, **kwargs).args if kwargs else args))
+
+    return call
 
 
 def _is_of_torch(function: FunctionType) -> bool:

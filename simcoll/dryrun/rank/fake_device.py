@@ -124,7 +124,11 @@ def install_fake_devices(patches: Patches, devices: FakeDevices) -> None:
 
 def _faked_device(true: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:
     def device(tensor: torch.Tensor) -> torch.device:
-        found = true(tensor)
+        try:
+            found = true(tensor)
+        except (RuntimeError, TypeError):
+            # A subclass that knows torch's own property, such as ShardedTensor, is asked for this one.
+            found = type(tensor).__torch_function__(_memory_device, (type(tensor),), (tensor,))
         if _depth.within or found.type != "cpu":
             return found
         return mark(tensor, DEVICE) or found

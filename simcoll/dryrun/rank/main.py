@@ -13,6 +13,7 @@ import fcntl
 import logging
 import multiprocessing.util
 import os
+import random
 import re
 import resource
 import runpy
@@ -22,6 +23,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.backends.engine.outcome import exit_code
@@ -176,6 +179,7 @@ def _run(dry_run: DryRun) -> dict[str, Any]:
 def _begin(dry_run: DryRun, rank: int, launch: ScriptLaunch) -> AbstractContextManager[None]:
     """Make this process the rank; returns the context that its program runs in."""
     leave_parent()
+    _draw_own_numbers(rank)
     program_begins(_run.__code__)
     # The exit functions that any interpreter has, and a rank needs; the last one is called first.
     atexit.register(logging.shutdown)
@@ -207,6 +211,17 @@ def _begin(dry_run: DryRun, rank: int, launch: ScriptLaunch) -> AbstractContextM
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
     return _program_context(dry_run, rank, patches, devices, taint, counter)
+
+
+def _draw_own_numbers(rank: int) -> None:
+    """Give this process random numbers of its own, as a rank of a real job has; a fork would have its parent's.
+
+    They are the same in each pass, and in each dry run.
+    """
+    seeds = random.Random(rank)  # noqa: S311
+    random.seed(seeds.getrandbits(64))
+    np.random.seed(seeds.getrandbits(32))
+    torch.default_generator.manual_seed(seeds.getrandbits(63))
 
 
 def _own_files(dry_run: DryRun, sharing: FileSharing, rank: int, patches: Patches) -> SharedFiles:

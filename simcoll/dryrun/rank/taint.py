@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any, SupportsIndex
@@ -172,6 +173,9 @@ class TaintTracker:
         """Track the methods of tensors that read values."""
         for name in _READS:
             patches.wrap(torch.Tensor, name, functools.partial(self._reading, keeps=name in _KEEP))
+        for module in (torch, torch.random, torch.cuda, torch.cuda.random):
+            seeds = module in (torch.cuda, torch.cuda.random)
+            patches.wrap(module, "set_rng_state", functools.partial(self._setting, seeds=seeds))
         on_comparison(self.note)
 
     def _reading(self, method: Callable[..., Any], *, keeps: bool) -> Callable[..., Any]:
@@ -192,6 +196,26 @@ class TaintTracker:
 
         setattr(read, ORIGINAL, method)
         return read
+
+    def _setting(self, method: Callable[..., Any], *, seeds: bool) -> Callable[..., Any]:
+        """Sets a state of random numbers: what the program draws from a guessed one is a guess, as its branches are.
+
+        ``seeds`` for GPUs: fake ones draw the CPU's numbers, which are alike from then on where the states are.
+        """
+
+        @functools.wraps(method)
+        def set_state(new_state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+            method(new_state, *args, **kwargs)
+            if self.paused or not self.is_tainted(new_state):
+                return
+            self.paused += 1
+            number = zlib.crc32(repr(stand_in(new_state).tolist()).encode())
+            self.paused -= 1
+            if seeds:
+                torch.default_generator.manual_seed(number)
+            self.note(number)
+
+        return set_state
 
     def note_missing_objects(self, *, waited: bool = False, stopped: bool = False) -> None:
         """Record that the program goes on without objects that another rank would have sent; ``waited`` for those.

@@ -53,6 +53,26 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         "x = torch.ones(30); found = (torch.as_tensor(x, device='cuda').device, x.device)",
         "(device(type='cuda', index=0), device(type='cpu'))",
     ),
+    "parameters by name": (
+        "c = torch.cuda; state = c.random.get_rng_state(device=torch.device('cuda', 1)); "
+        "c.set_rng_state(new_state=state, device=1); c.set_device(device=1); c.set_stream(stream=c.Stream()); "
+        "found = (len(state), c.current_stream(device=1).query(), c.get_device_name(device=0), c.current_device()); "
+        "c.set_device(device=0)",
+        "(16, True, 'simcoll dry run', 1)",
+    ),
+    "a subclass that answers for itself": (
+        """
+class Sharded(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func == torch._C.TensorBase.device.__get__:
+            return torch.device("cuda", 1)
+        raise RuntimeError("not supported")
+
+found = torch.Tensor._make_subclass(Sharded, torch.ones(3)).device
+""",
+        CUDA_1,
+    ),
     "is_cuda": ("found = (torch.ones(3).is_cuda, torch.ones(3).cuda().is_cuda)", "(False, True)"),
     "get_device": ("found = torch.ones(3, device='cuda:1').get_device()", "1"),
     "type": ("found = torch.ones(30, device='cuda:1').type()", "torch.cuda.FloatTensor"),

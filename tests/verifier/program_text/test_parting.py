@@ -12,11 +12,12 @@ import pytest
 
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.finding import CallPlace, Finding, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.program_text.parting import Ran, ran_by, ran_nothing, with_partings
 from tests.support.traces import trace_of
 
+GROUP = Group("0", "default_pg", (0, 1, 2, 3))
 CALL = Call("all_reduce", "allreduce", (Buffer((5,), "float32", "cpu"),), (Buffer((5,), "float32", "cpu"),), "sum")
 
 
@@ -43,7 +44,7 @@ def side(ranks: Sequence[int], source: Source, *, past: bool = False) -> Side:
 
 def judged(*sides: Side, code: str = "SC102", ran: Ran = ran_nothing) -> Finding:
     ranks = tuple(rank for one in sides for rank in one.ranks)
-    found = Finding(code, Severity.ERROR, "", sequence=3, ranks=ranks, sides=sides)
+    found = Finding(code, Severity.ERROR, "", GROUP, sequence=3, ranks=ranks, sides=sides)
     return with_partings([found], ran)[0]
 
 
@@ -411,8 +412,8 @@ ROUNDS = """
 SKIPPED_ROUND = ("one", "other", "one", "one"), ("one", "other", "one", "other")
 
 
-def judged_by_records(path: Path, *made: Sequence[str]) -> Finding:
-    """What is said of ranks that made the calls of these lines, each rank its last one now."""
+def ran_lines(path: Path, *made: Sequence[str]) -> Ran:
+    """What is known of ranks that made the calls of these lines."""
     group = Group("0", "default_pg", tuple(range(len(made))))
     traces = [
         trace_of(
@@ -423,7 +424,13 @@ def judged_by_records(path: Path, *made: Sequence[str]) -> Finding:
         )
         for rank, marks in enumerate(made)
     ]
-    return judged(*(side([rank], at(path, marks[-1])) for rank, marks in enumerate(made)), ran=ran_by(traces))
+    return ran_by(traces)
+
+
+def judged_by_records(path: Path, *made: Sequence[str]) -> Finding:
+    """What is said of ranks that made the calls of these lines, each rank its last one now."""
+    sides = (side([rank], at(path, marks[-1])) for rank, marks in enumerate(made))
+    return judged(*sides, ran=ran_lines(path, *made))
 
 
 @pytest.mark.parametrize(
@@ -552,6 +559,36 @@ def test_a_way_that_others_never_went_comes_before_one_that_they_did(tmp_path: P
     """
     finding = judged_by_records(program(tmp_path, text), ("one", "one"), ("one", "other"))
     assert told(finding) == ("if late:", {TOOK: (1,), NOT: (0,)})
+
+
+SAVES_ALONE = """
+    def step():
+        for epoch in range(2):
+            for batch in loader:
+                reduce(batch)  # one
+            if {condition}:
+                reduce(b)  # other
+"""
+
+
+@pytest.mark.parametrize("condition", ["rank == 0", "self.gpu_id == 0 and epoch % every == 0"])
+def test_a_collective_in_a_branch_on_the_rank_parts_before_a_loop(condition: str, tmp_path: Path) -> None:
+    path = program(tmp_path, SAVES_ALONE.format(condition=condition))
+    ran = ran_lines(path, ("one", "one", "other"), ("one", "one", "one"))
+    round_again, alone = side([1], at(path, "one")), side([0], at(path, "other"))
+    for place in (None, CallPlace(GROUP, 3)):
+        finding = judged(round_again, replace(alone, place=place), ran=ran)
+        assert told(finding) == (f"if {condition}:", {TOOK: (0,), NOT: (1,)})
+    elsewhere = judged(round_again, replace(alone, place=CallPlace(Group("1", "other", (0,)), 1)), ran=ran)
+    assert told(elsewhere) == ("for batch in loader:", {"in the loop": (1,), "past it": (0,)})
+
+
+def test_ranks_that_left_out_one_call_ran_their_loops_as_often_as_the_others(tmp_path: Path) -> None:
+    path = program(tmp_path, SAVES_ALONE.format(condition="better(epoch)"))
+    ran = ran_lines(path, ("one", "one", "other", "one", "one"), ("one", "one", "one", "one"))
+    lacking = replace(side([1], at(path, "one")), call=None, sources=(), stood=at(path, "one"))
+    finding = judged(side([0], at(path, "other")), lacking, code="SC202", ran=ran)
+    assert told(finding) == ("if better(epoch):", {TOOK: (0,), NOT: (1,)})
 
 
 def test_ranks_that_leave_a_function_early_take_its_return(tmp_path: Path) -> None:
@@ -918,3 +955,25 @@ def test_an_exception_that_nothing_catches_leads_to_no_later_call(catches: bool,
     inside, behind = at(path, "call:train", "inside:commit"), at(path, "behind:train")
     found = judged(side([0], inside), side([1], behind), code="SC204")
     assert told(found) == (("if open:", {TOOK: (1,), NOT: (0,)}) if catches else None)
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_an_exit_in_a_package_does_not_part_ranks_that_wait_in_messages(installed: bool, tmp_path: Path) -> None:
+    text = """
+        def wrapped(function):
+            if local:
+                return None
+            return function()  # inside
+
+        def step():
+            wrapped(exchange)  # exchange
+            backward()  # behind
+    """
+    folder = tmp_path / "site-packages" if installed else tmp_path
+    folder.mkdir(exist_ok=True)
+    path = program(folder, text)
+    inside, behind = at(path, "exchange", "inside:wrapped"), at(path, "behind")
+    call = replace(CALL, op="recv")
+    sides = [replace(side([rank], source), call=call) for rank, source in enumerate((inside, behind))]
+    found = told(judged(*sides, code="SC204"))
+    assert found == (None if installed else ("if local:", {NOT: (0,), TOOK: (1,)}))
