@@ -124,15 +124,31 @@ def become_rank(
         if dist.is_initialized():
             dist.destroy_process_group()
         code = 0
-    except BaseException as error:
+    except BaseException as raised:
+        error = _advised(raised)
         code = exit_code(error)
         answer = ("error", pickle.dumps(pack_exception(error))) if code else ("result", pickle.dumps(None))
         if not is_skip(error) and not isinstance(error, SystemExit):
-            sys.excepthook(*sys.exc_info())
+            sys.excepthook(type(error), error, error.__traceback__)
     finally:
         with contextlib.suppress(OSError):
             pipe.send_bytes(pickle.dumps(answer))
         end_as_interpreter(code)
+
+
+_NO_AUTOGRAD = "autograd's threading in combination with fork"
+"""A part of what torch says of a backward pass in a fork of a process whose autograd has threads for devices."""
+
+
+def _advised(error: BaseException) -> BaseException:
+    """The error; with what to do, where torch refuses a backward pass for what the parent has done before."""
+    if not isinstance(error, RuntimeError) or _NO_AUTOGRAD not in str(error):
+        return error
+    advice = (
+        f"{error}\nThe process of the test had made a backward pass with GPUs (or FakeTensorMode's) before it forked the "
+        "ranks: run the test in a process of its own (pytest --forked), or with backend='threaded'."
+    )
+    return RuntimeError(advice).with_traceback(error.__traceback__)
 
 
 def receive_answer(pipe: Connection) -> tuple[str, Any]:

@@ -383,6 +383,14 @@ class TestRealProcesses:
         with pytest.raises(ChildProcessError, match="rank 1 ended with SIGKILL"):
             run_ranks(2, program, backend="gloo")
 
+    def test_a_backward_pass_that_torch_refuses_after_a_fork_says_what_to_do(self) -> None:
+        def program(rank: int) -> None:
+            raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
+
+        with pytest.raises(RuntimeError, match="(?s)fork-based.*run the test in a process of its own") as raised:
+            run_ranks(2, program, backend="gloo")
+        assert raised.traceback[-1].name == "program"
+
     def test_a_result_that_cannot_travel_is_named(self) -> None:
         with pytest.raises(TypeError, match="rank 0 returned a function, which cannot be sent"):
             run_ranks(1, lambda rank: lambda: None, backend="gloo")
