@@ -145,8 +145,8 @@ def _advised(error: BaseException) -> BaseException:
     if not isinstance(error, RuntimeError) or _NO_AUTOGRAD not in str(error):
         return error
     advice = (
-        f"{error}\nThe process of the test had made a backward pass with GPUs (or FakeTensorMode's) before it forked the "
-        "ranks: run the test in a process of its own (pytest --forked), or with backend='threaded'."
+        f"{error}\nThe process of the test had made a backward pass with GPUs (or FakeTensorMode's) before it forked "
+        "the ranks: run the test in a process of its own (pytest --forked), or with backend='threaded'."
     )
     return RuntimeError(advice).with_traceback(error.__traceback__)
 

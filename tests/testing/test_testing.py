@@ -387,7 +387,7 @@ class TestRealProcesses:
         def program(rank: int) -> None:
             raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
 
-        with pytest.raises(RuntimeError, match="(?s)fork-based.*run the test in a process of its own") as raised:
+        with pytest.raises(RuntimeError, match=r"(?s)fork-based.*run the test in a process of its own") as raised:
             run_ranks(2, program, backend="gloo")
         assert raised.traceback[-1].name == "program"
 
