@@ -114,8 +114,8 @@ def noted(make: Callable[..., Any]) -> Callable[..., Any]:
         members = None if recorder is None else _members(signature, args, kwargs)
         if recorder is None or members is None:
             return make(*args, **kwargs)
-        place = _creations.here.place()
-        recorder.event("creating", **place, ranks=members, source=source_document(current_source()))
+        place, before = _creations.here.place(), getattr(distributed_c10d._world, "group_count", None)
+        recorder.event("creating", **place, before=before, ranks=members, source=source_document(current_source()))
         group = make(*args, **kwargs)
         recorder.event("created", **place)
         return group

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-
+from torch.distributed import distributed_c10d
 
 from simcoll.recorder import group_creation
 
@@ -37,6 +37,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
 def test_a_group_is_noted_before_and_after(notes: Notes) -> None:
     assert group_creation.noted(make)([1, 0]) == ([1, 0], None, False)
     assert [(kind, data.get("ranks")) for kind, data in notes.events] == [("creating", [0, 1]), ("created", None)]
+    assert notes.events[0][1]["before"] == distributed_c10d._world.group_count
 
 
 @pytest.mark.parametrize("arguments", [([0], None, True), (["a"],), (1,)])

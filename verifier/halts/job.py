@@ -246,7 +246,11 @@ def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """One rank's making of a group: the ``ordinal``-th since the default group was made for the ``life``-th time."""
+    """One rank's making of a group: the ``ordinal``-th since the default group was made for the ``life``-th time.
+
+    ``before`` is the number of groups that the rank has made by torch's own count, by which torch names the group; None
+    where the record lacks it.
+    """
 
     rank: int
     life: int
@@ -255,6 +259,7 @@ class Creation:
     source: Source
     time_ns: int
     done: bool
+    before: int | None = None
 
 
 def creations_of(rank: int, events: Sequence[Event]) -> list[Creation]:
@@ -266,9 +271,8 @@ def creations_of(rank: int, events: Sequence[Event]) -> list[Creation]:
         if event.kind != "creating" or place is None or not isinstance(members, list):
             continue
         if all(type(member) is int for member in members):
-            found.append(
-                Creation(rank, *place, tuple(members), source_of(event.data), event.time_ns, done=place in done)
-            )
+            made = Creation(rank, *place, tuple(members), source_of(event.data), event.time_ns, done=place in done)
+            found.append(replace(made, before=number(event, "before")))
     return found
 
 

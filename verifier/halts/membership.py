@@ -44,6 +44,20 @@ def membership_mismatches(job: Job) -> list[Finding]:
     return []
 
 
+def named_differently(job: Job) -> list[Finding]:
+    """Members wait for each other in the making of a group, which they name differently.
+
+    Torch names a group by the number of groups that its rank has made. From 2.15 on it counts those too that their
+    members alone make, with ``use_local_synchronization``.
+    """
+    for made in by_place(job) if job.halted else ():
+        waiting = waiting_makers(made)
+        counts = {one.before for one in waiting}
+        if len(counts - {None}) > 1 and len({one.members for one in waiting}) == 1:
+            return [_counted_apart([one for one in waiting if one.before is not None])]
+    return []
+
+
 def unmade_groups(job: Job) -> list[Finding]:
     """Members wait for a member that never began to make the group, and may only be late."""
     for made in by_place(job) if job.halted else ():
@@ -154,6 +168,26 @@ def _differing(made: Mapping[int, Creation]) -> Finding:
         ranks=made,
         culprits=culprits,
         sides=tuple(_side(side, f"members: {ranks_text(side[0].members)}") for side in sides),
+        differing=("members",),
+    )
+
+
+def _counted_apart(waiting: Sequence[Creation]) -> Finding:
+    parts: dict[int, list[Creation]] = {}
+    for one in waiting:
+        parts.setdefault(one.before or 0, []).append(one)
+    clauses = [f"{_ranks(side)} {before}" for before, side in sorted(parts.items(), reverse=True)]
+    ranks, members = _ranks(waiting), ranks_text(waiting[0].members)
+    message = (
+        f"{ranks} wait for each other in the making of {_name(waiting[0])}, of {members}, under different names: torch "
+        f"counts the groups that each has made before, {', '.join(clauses[:4])}; such as only the members made "
+        "(use_local_synchronization, from torch 2.15 on)"
+    )
+    return MEMBERSHIP_MISMATCH.finding(
+        message,
+        ranks=[one.rank for one in waiting],
+        culprits=(),
+        sides=tuple(_side(side, f"groups made before: {before}") for before, side in sorted(parts.items())),
         differing=("members",),
     )
 

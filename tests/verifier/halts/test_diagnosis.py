@@ -214,6 +214,33 @@ def test_members_who_state_other_members() -> None:
     assert [side.ranks for side in finding.sides] == [(0, 1), (2,)]
 
 
+def counted(ordinal: int, *ranks: int, before: int | None, done: bool = False) -> list[Event]:
+    """The making of a group by a rank that has made so many before."""
+    begun, *rest = creating(ordinal, *ranks, done=done)
+    return [replace(begun, data={**begun.data, "before": before}), *rest]
+
+
+def test_members_who_count_groups_differently_wait_for_each_other() -> None:
+    """Torch 2.15 counts groups that only their members make, too."""
+    counts = {0: 1, 1: 2, 2: 2}
+    events = {f"rank{rank}": counted(1, 0, 1, 2, before=before) for rank, before in counts.items()}
+    [finding] = halted(job({0: [], 1: [], 2: []}, [WORLD], **events))
+    assert (finding.code, finding.ranks, finding.culprits) == ("SC401", (0, 1, 2), ())
+    assert [(side.ranks, side.note) for side in finding.sides] == [
+        ((0,), "groups made before: 1"),
+        ((1, 2), "groups made before: 2"),
+    ]
+    assert "ranks 1-2 2, rank 0 1" in finding.message
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 2), (1, 1, None)])
+def test_who_is_no_member_may_count_otherwise(counts: tuple[int | None, ...]) -> None:
+    """Ranks 0 and 1 wait in the making of a group of theirs, which rank 2, busy elsewhere, has made."""
+    events = {f"rank{rank}": counted(1, 0, 1, before=before, done=rank == 2) for rank, before in enumerate(counts)}
+    found = halted(job({0: [], 1: [], 2: []}, [WORLD], **events))
+    assert all("under different names" not in finding.message for finding in found)
+
+
 def test_ranks_that_miss_each_other_in_groups_of_other_members_are_one_finding() -> None:
     """In ``detail`` the first call of such a group ends with the ranks that did not come to it."""
     events = {f"rank{rank}": creating(1, *((0, 1) if rank < 2 else (1, 2))) for rank in range(3)}
