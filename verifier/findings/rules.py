@@ -334,8 +334,8 @@ MEMBERSHIP_MISMATCH = Rule(
     "group-membership-mismatch",
     "Call new_group on every rank, with the same ranks, in the same order.",
     means=(
-        "Ranks created a group with different members, created groups in a different order, or some did not create it; or "
-        "they have created unequally many groups before, by which torch names the next one. "
+        "Ranks created a group with different members, created groups in a different order, or some did not create it; "
+        "or they have created unequally many groups before, by which torch names the next one. "
         "It is a warning if only the members created the group and the job ended well: later groups would have other "
         "numbers on the members than on other ranks."
     ),

@@ -176,12 +176,12 @@ def _counted_apart(waiting: Sequence[Creation]) -> Finding:
     parts: dict[int, list[Creation]] = {}
     for one in waiting:
         parts.setdefault(one.before or 0, []).append(one)
-    clauses = [f"{_ranks(side)} {before}" for before, side in sorted(parts.items(), reverse=True)]
+    clauses = [f"{_ranks(side)} made {before}" for before, side in sorted(parts.items(), reverse=True)]
     ranks, members = _ranks(waiting), ranks_text(waiting[0].members)
     message = (
         f"{ranks} wait for each other in the making of {_name(waiting[0])}, of {members}, under different names: torch "
-        f"counts the groups that each has made before, {', '.join(clauses[:4])}; such as only the members made "
-        "(use_local_synchronization, from torch 2.15 on)"
+        f"names a group by how many its rank made before ({', '.join(clauses[:4])}), from torch 2.15 on with those "
+        "that only their members make (use_local_synchronization)"
     )
     return MEMBERSHIP_MISMATCH.finding(
         message,

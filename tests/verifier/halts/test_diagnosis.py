@@ -230,7 +230,7 @@ def test_members_who_count_groups_differently_wait_for_each_other() -> None:
         ((0,), "groups made before: 1"),
         ((1, 2), "groups made before: 2"),
     ]
-    assert "ranks 1-2 2, rank 0 1" in finding.message
+    assert "ranks 1-2 made 2, rank 0 made 1" in finding.message
 
 
 @pytest.mark.parametrize("counts", [(1, 1, 2), (1, 1, None)])
