@@ -271,8 +271,8 @@ def creations_of(rank: int, events: Sequence[Event]) -> list[Creation]:
         if event.kind != "creating" or place is None or not isinstance(members, list):
             continue
         if all(type(member) is int for member in members):
-            made = Creation(rank, *place, tuple(members), source_of(event.data), event.time_ns, done=place in done)
-            found.append(replace(made, before=number(event, "before")))
+            source, before = source_of(event.data), number(event, "before")
+            found.append(Creation(rank, *place, tuple(members), source, event.time_ns, place in done, before))
     return found
 
 

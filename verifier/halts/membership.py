@@ -52,9 +52,12 @@ def named_differently(job: Job) -> list[Finding]:
     """
     for made in by_place(job) if job.halted else ():
         waiting = waiting_makers(made)
-        counts = {one.before for one in waiting}
-        if len(counts - {None}) > 1 and len({one.members for one in waiting}) == 1:
-            return [_counted_apart([one for one in waiting if one.before is not None])]
+        parts: dict[int, list[Creation]] = {}
+        for one in waiting:
+            if one.before is not None:
+                parts.setdefault(one.before, []).append(one)
+        if len(parts) > 1 and len({one.members for one in waiting}) == 1:
+            return [_counted_apart(parts)]
     return []
 
 
@@ -172,10 +175,9 @@ def _differing(made: Mapping[int, Creation]) -> Finding:
     )
 
 
-def _counted_apart(waiting: Sequence[Creation]) -> Finding:
-    parts: dict[int, list[Creation]] = {}
-    for one in waiting:
-        parts.setdefault(one.before or 0, []).append(one)
+def _counted_apart(parts: Mapping[int, Sequence[Creation]]) -> Finding:
+    """``parts``: those who wait, by the number of groups that each made before."""
+    waiting = [one for side in parts.values() for one in side]
     clauses = [f"{_ranks(side)} made {before}" for before, side in sorted(parts.items(), reverse=True)]
     ranks, members = _ranks(waiting), ranks_text(waiting[0].members)
     message = (
