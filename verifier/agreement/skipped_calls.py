@@ -89,15 +89,17 @@ def edit_finding(columns: GroupColumns, start: int, split: Split) -> EditFinding
     if split.edit.kind is EditKind.SWAPPED:
         return swapped(did, rest, split)
     makers, lackers = (rest, did) if split.edit.kind is EditKind.SKIPPED else (did, rest)
-    record = makers.record()
-    if record is None:
-        return None
     size = max(split.edit.high - split.edit.low, len(split.edit.tokens))
+    # Calls in a row may begin at any of several alike: where the ranks come apart, they make unlike calls.
+    begins = split.edit.slack % size
+    first, record = makers.record(), makers.record(begins)
+    if first is None or record is None:
+        return None
     culprits = minority(makers.ranks, lackers.ranks)
-    sequence = split.sequence if culprits == lackers.ranks else record.sequence
+    sequence = split.sequence if culprits == lackers.ranks else first.sequence
     message = presence_text(makers.ranks, lackers.ranks, record.call.op, sequence, size, split.edit.slack)
     sides = [
-        Side(makers.ranks, record.call, makers.sources(), "" if size == 1 else f"made {size} calls here"),
+        Side(makers.ranks, record.call, makers.sources(begins), "" if size == 1 else f"made {size} calls here"),
         lacking_side(lackers, size, split.edit.slack),
     ]
     return _edit_finding(columns, CALL_SKIPPED, CALL_SKIPPED.severity, message, sequence, culprits, sides, record)

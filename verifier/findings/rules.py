@@ -253,7 +253,8 @@ WORK_NEVER_WAITED = Rule(
         "no wait(), no is_completed() that returned True, no synchronize(), no future, and for a GPU no synchronize() "
         "of the device. The rule does not report sends, barriers, results that the program dropped with the work and "
         "does not name in a later line, by themselves or by a list, a dict or an object that holds them, or a last "
-        "pending call if earlier calls from the same line were waited for. It is an error if another rank waits for "
+        "pending call if earlier calls from the same line were waited for. A barrier that the same function makes next "
+        "counts as the wait, unless a line between the two reads the result. It is an error if another rank waits for "
         "ever for a message because the program dropped the work of its send or receive: on Gloo the message is lost "
         "with the work."
     ),

@@ -23,6 +23,7 @@ from simcoll.verifier.agreement.p2p_matching import Unmatched
 from simcoll.verifier.findings.describe import call_text, source_text
 from simcoll.verifier.findings.finding import Finding, RankSource, Rule, Severity, Side
 from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, INVALID_ARGUMENT, WORK_NEVER_WAITED
+from simcoll.verifier.program_text.results import reads_between
 
 _SIDES = 8
 _SAME = ("group", "signature", "source")
@@ -95,7 +96,10 @@ def _returned(trace: Trace) -> tuple[Rows, Rows]:
 
 
 def _ended_by_next(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
-    """True for collectives of a function whose next call in the group that is waited for ends all before it."""
+    """True for collectives of a function whose next call in the group that is waited for ends all before it.
+
+    Where the function reads the result before that call, it does not wait for it so.
+    """
     slots = trace.slots
     specs = [COLLECTIVES.get(call.op) for call in trace.signatures]
     ends = np.array([spec is not None and spec.ends_earlier for spec in specs] + [False])
@@ -112,7 +116,15 @@ def _ended_by_next(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
         mine, following = mine[place < len(after)], after[place[place < len(after)]]
         ending = ends[np.minimum(slots["signature"][following], len(specs))]
         found[mine] = ending & (functions[rows[mine]] == functions[following])
+        found[mine[found[mine]]] = ~_read_before(trace, rows[mine[found[mine]]], following[found[mine]])
     return found
+
+
+def _read_before(trace: Trace, rows: Rows, following: Rows) -> npt.NDArray[np.bool_]:
+    """True for calls (at ``rows``) whose result their function reads before it makes the ``following`` one."""
+    lines = list(zip(trace.slots["source"][rows].tolist(), trace.slots["source"][following].tolist(), strict=True))
+    known = {(one, other): reads_between(trace.sources[one], trace.sources[other]) for one, other in set(lines)}
+    return np.array([known[pair] for pair in lines], np.bool_)
 
 
 def _functions(trace: Trace) -> npt.NDArray[np.int64]:

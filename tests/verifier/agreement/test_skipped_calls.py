@@ -170,6 +170,16 @@ def test_a_skip_among_calls_that_look_alike_says_so() -> None:
     assert "before barrier #40" in lacked.note
 
 
+def test_skipped_calls_that_may_begin_earlier_are_told_by_the_first_one_that_differs() -> None:
+    """A rank makes every third call of one line where the others make every second."""
+    (finding,) = found(traces_of(with_odd("rzzrzzrzz", "rzzzrzzz")))
+    assert (finding.code, finding.sequence, finding.culprits) == ("SC202", 3, (2,))
+    assert "skipped 2 calls, the first broadcast" in finding.message
+    (made,) = [side for side in finding.sides if side.ranks != (2,)]
+    (lacked,) = [side for side in finding.sides if side.ranks == (2,)]
+    assert (made.sources[0].source.line, lacked.stood.line) == (ord("r"), ord("z"))
+
+
 def test_the_last_calls_of_ranks_that_hang() -> None:
     """Rank 2 skipped a call; what it makes at the end meets nobody."""
     program = STEP * 20

@@ -1,0 +1,79 @@
+"""Whether a function reads the result of an asynchronous call before a barrier that would wait for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simcoll.core.record import Record, Source, State
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.halts.async_misuse import never_waited
+from simcoll.verifier.program_text.results import reads_between
+from simcoll.verifier.program_text.syntax import text_of
+from tests.verifier.halts.test_async_misuse import traces
+
+READ = [
+    "dist.all_reduce(x, async_op=True)\nprint(x.sum())\ndist.barrier()",
+    "work = dist.all_reduce(x, async_op=True)\ny = 2 * x\ndist.barrier()",
+    "dist.broadcast(tensor=x, src=0, async_op=True)\ny = x[0]\ndist.barrier()",
+    "dist.all_gather_into_tensor(x, y, async_op=True)\nif x.max() > 0:\n    pass\ndist.barrier()",
+    "dist.all_reduce(x, async_op=True)\nwith lock:\n    total += x\ndist.barrier()",
+    "dist.all_reduce(x, async_op=True)\nx = x / 2\ndist.barrier()",
+]
+NOT_READ = [
+    "dist.all_reduce(x, async_op=True)\ndist.barrier()\nprint(x)",
+    "dist.all_reduce(x, async_op=True)\nprint(x.shape, len(x), x.size(0))\ndist.barrier()",
+    "dist.all_gather_into_tensor(y, x, async_op=True)\nprint(x.sum())\ndist.barrier()",
+    "dist.gather(x, parts, dst=0, async_op=True)\nprint(x.sum())\ndist.barrier()",
+    "dist.all_reduce(x, async_op=True)\nx = make()\nprint(x)\ndist.barrier()",
+    "dist.all_reduce(x, async_op=True)\nif verbose:\n    print(x)\ndist.barrier()",
+    "dist.all_reduce(x, async_op=True)\ndist.all_reduce(x, async_op=True)\ndist.barrier()",
+    "works.append(dist.all_reduce(x, async_op=True))\nprint(x)\ndist.barrier()",
+    "dist.all_reduce(x[1:], async_op=True)\nprint(x)\ndist.barrier()",
+    "dist.all_reduce(x, async_op=True)\n\ndef later():\n    print(x)\ndist.barrier()",
+    "reduce_all(x)\nprint(x)\ndist.barrier()",
+]
+
+
+def lines(folder: Path, body: str) -> tuple[Source, Source]:
+    """The line of the first call of a function with this body, and that of its barrier."""
+    path, text = folder / "train.py", ["def step(x, y):", *(f"    {line}" for line in body.splitlines())]
+    path.write_text("\n".join(text))
+    last = next(number for number, line in enumerate(text, 1) if line.endswith("dist.barrier()"))
+    first, second = (Source(str(path), number, "step", text[number - 1].strip()) for number in (2, last))
+    return first, second
+
+
+@pytest.mark.parametrize("body", READ)
+def test_a_result_that_is_read_before_the_barrier(tmp_path: Path, body: str) -> None:
+    call, barrier = lines(tmp_path, body)
+    assert reads_between(call, barrier)
+
+
+@pytest.mark.parametrize("body", NOT_READ)
+def test_a_result_of_which_the_text_tells_no_reading(tmp_path: Path, body: str) -> None:
+    call, barrier = lines(tmp_path, body)
+    assert not reads_between(call, barrier)
+
+
+def test_a_text_that_is_not_what_the_ranks_ran_tells_nothing(tmp_path: Path) -> None:
+    call, barrier = lines(tmp_path, READ[0])
+    assert not reads_between(call, replace(barrier, code="other()"))
+    Path(call.file).unlink()
+    text_of.cache_clear()
+    assert not reads_between(call, barrier)
+
+
+def test_a_barrier_does_not_end_a_call_whose_result_was_read_before_it(tmp_path: Path) -> None:
+    tensors = (Buffer((4,), "float32"),)
+    reduced = Call("all_reduce", "allreduce", tensors, tensors, reduce_op="sum")
+    for name, body, expected in (("read", READ[0], 1), ("unread", NOT_READ[0], 0)):
+        (tmp_path / name).mkdir()
+        call, barrier = lines(tmp_path / name, body)
+        records = [
+            Record("0", 1, reduced, call, State.STARTED, True, False, scheduled_ns=1),
+            Record("0", 2, Call("barrier", "barrier"), barrier, State.COMPLETED, False, True, scheduled_ns=2),
+        ]
+        assert len(never_waited(traces(records, records))) == expected
