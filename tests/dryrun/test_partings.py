@@ -163,6 +163,34 @@ CASES = {
         ("for epoch in [0] * (2 if wrong(1) else 3):",),
         steps=False,
     ),
+    "a pass of a ring": Case(
+        """
+        x, y = torch.ones(4), torch.zeros(4)
+        for hop in range(size - 1):
+            if hop == 1 and wrong(1):
+                continue
+            exchange([P2POp(dist.isend, x, right), P2POp(dist.irecv, y, left)])
+        """,
+        ("SC304",),
+        None,
+        "if hop == 1 and wrong(1):",
+        steps=False,
+    ),
+    "a pass of a ring with a barrier": Case(
+        """
+        x, y = torch.ones(4), torch.zeros(4)
+        for hop in range(size - 1):
+            if hop == 1 and wrong(1):
+                continue
+            exchange([P2POp(dist.isend, x, right), P2POp(dist.irecv, y, left)])
+            dist.barrier()
+        dist.all_reduce(x)
+        """,
+        ("SC202",),
+        [2],
+        "if hop == 1 and wrong(1):",
+        steps=False,
+    ),
     "a call of a pair is left out": Case(
         """
         if not wrong(step):

@@ -1,7 +1,9 @@
 """Names the culprits where a group has no majority, as of two ranks, by other groups of its kind.
 
 Ranks of such a group that have made the same calls, from the same lines, up to the one on which the group's ranks
-disagree, and do there what one side does, stand for that side. Nobody is named unless all that say something agree.
+disagree, and do there what one side does, stand for that side. So do ranks of the group itself that have not come so
+far, if the calls that they have made since the one before are those of one side. Nobody is named unless all that say
+something agree.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Source
@@ -93,6 +96,24 @@ def _decided(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
     courses = [_course_of(side, traces, group, last) for side in finding.sides]
     if courses[0] == courses[1]:
         return finding
+    votes = _on_the_way(finding, group, last, traces)
+    where = "on their way there"
+    if not any(votes):
+        where = "in other such groups"
+        votes = _in_other_groups(courses, group, last, traces)
+    if bool(votes[0]) == bool(votes[1]):
+        return finding
+    right, wrong = finding.sides if votes[0] else finding.sides[::-1]
+    did = f"{where} {ranks_text(votes[0] or votes[1])} did as {ranks_text(right.ranks)}"
+    message = finding.message
+    message = message.replace(NO_MAJORITY, did) if NO_MAJORITY in message else f"{message}; {did}"
+    return replace(finding, culprits=tuple(sorted(wrong.ranks)), message=message)
+
+
+def _in_other_groups(
+    courses: Sequence[_Course | None], group: Group, last: int, traces: Mapping[int, Trace]
+) -> list[list[int]]:
+    """The ranks of other groups that made the calls of one side up to the last one, for each of the two."""
     votes: list[list[int]] = [[], []]
     for other in _alike(group, traces):
         for rank in other.ranks:
@@ -100,13 +121,32 @@ def _decided(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
             for place, known in enumerate(courses):
                 if known is not None and course == known:
                     votes[place].append(rank)
-    if bool(votes[0]) == bool(votes[1]):
-        return finding
-    right, wrong = finding.sides if votes[0] else finding.sides[::-1]
-    did = f"in other such groups {ranks_text(votes[0] or votes[1])} did as {ranks_text(right.ranks)}"
-    message = finding.message
-    message = message.replace(NO_MAJORITY, did) if NO_MAJORITY in message else f"{message}; {did}"
-    return replace(finding, culprits=tuple(sorted(wrong.ranks)), message=message)
+    return votes
+
+
+def _on_the_way(finding: Finding, group: Group, last: int, traces: Mapping[int, Trace]) -> list[list[int]]:
+    """The ranks of a group that have not made its last call, and so far do as one side did on the way there."""
+    votes: list[list[int]] = [[], []]
+    ways = [_since(traces.get(side.ranks[0]), group, last) for side in finding.sides]
+    for rank in (rank for rank in group.ranks if rank not in finding.ranks):
+        mine = _since(traces.get(rank), group, last)
+        alike = [bool(mine) and way is not None and mine == way[: len(mine or ())] for way in ways]
+        if alike.count(True) == 1:
+            votes[alike.index(True)].append(rank)
+    return votes
+
+
+def _since(trace: Trace | None, group: Group, last: int) -> _Course | None:
+    """All calls of a rank, in whatever group, since the one before a group's last one; None where that is not known."""
+    index = None if trace is None else next((n for n, one in enumerate(trace.groups) if one == group), None)
+    if trace is None or index is None:
+        return None
+    slots = trace.slots
+    before = np.flatnonzero((slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["sequence"] == last - 1))
+    if last > 1 and len(before) != 1:
+        return None
+    rows = np.arange(int(before[0]) + 1 if len(before) else 0, len(slots))[:_WINDOW]
+    return _calls(trace, rows, peers=False)
 
 
 def _alike(group: Group, traces: Mapping[int, Trace]) -> list[Group]:
@@ -138,7 +178,16 @@ def _course(trace: Trace | None, group: Group, last: int) -> _Course | None:
     rows = rows[slots["sequence"][rows] >= first]
     if slots["sequence"][rows].tolist() != list(range(first, last + 1)):
         return None
-    calls = zip(slots["signature"][rows].tolist(), slots["source"][rows].tolist(), strict=True)
+    return _calls(trace, rows, peers=True)
+
+
+def _calls(trace: Trace, rows: npt.NDArray[np.intp], *, peers: bool) -> _Course:
+    """The calls of these rows with the lines that made them; without ``peers`` those of messages are left out."""
+    calls = zip(trace.slots["signature"][rows].tolist(), trace.slots["source"][rows].tolist(), strict=True)
     return tuple(
-        (trace.signatures[call], trace.sources[line].stack if line < len(trace.sources) else ()) for call, line in calls
+        (
+            trace.signatures[call] if peers else replace(trace.signatures[call], peer=None),
+            trace.sources[line].stack if line < len(trace.sources) else (),
+        )
+        for call, line in calls
     )

@@ -339,6 +339,17 @@ def _is_on(fork: Fork, statements: Sequence[ast.stmt], names: set[str]) -> bool:
     return any(isinstance(node, ast.Name) and node.id in names for test in tests for node in ast.walk(test))
 
 
+def may_differ(fork: Fork, loop: ast.AST) -> bool:
+    """True for a condition in a loop that depends on the rank, or on more than the number of the round."""
+    tests = [node.test for node in nodes_within(loop) if isinstance(node, ast.If) and node.lineno == fork.line]
+    target = getattr(loop, "target", None)
+    rounds = _counted(loop) | {name_of(node) for node in (() if target is None else ast.walk(target))}
+    parts = [node for test in tests for node in ast.walk(test)]
+    by_rank = any(name_of(node) in RANK_NAMES | {"local_rank"} for node in parts)
+    counts = any(isinstance(node, ast.Name) and node.id in rounds for node in parts)
+    return bool(tests) and (by_rank or not counts or any(isinstance(node, ast.Call) for node in parts))
+
+
 def header_parts(loop: ast.AST) -> bool:
     """True for a loop whose head may end it after another number of rounds on another rank: not ``while True``."""
     if isinstance(loop, ast.While):

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -50,13 +51,15 @@ class Ran:
     """What is known of the lines that ranks ran.
 
     ``ever`` tells whether ranks ran, at any time, these lines of a file, ``before`` the stack of the call that a side's
-    ranks made before the one at which they stand, innermost frame first; empty where it is not known. ``below`` tells
-    whether ranks made a call below these frames, outermost first, from these lines of the last one's file. ``stays``
-    counts the calls of a side's ranks below them, in each row of calls that no other call interrupts.
+    ranks made before the one at which they stand, innermost frame first; empty where it is not known. ``met`` tells the
+    same of collectives alone, which other ranks have made too. ``below`` tells whether ranks made a call below these
+    frames, outermost first, from these lines of the last one's file. ``stays`` counts the calls of a side's ranks below
+    them, in each row of calls that no other call interrupts.
     """
 
     ever: Callable[[Sequence[int], str, int, int], bool]
     before: Callable[[Side], Sequence[Source]] = lambda side: ()
+    met: Callable[[Side], Sequence[Source]] = lambda side: ()
     below: Callable[[Sequence[int], Sequence[Source], int, int], bool] = lambda ranks, frames, first, last: False
     stays: Callable[[Side, Sequence[Source], int, int], tuple[int, ...]] = lambda side, frames, first, last: ()
 
@@ -75,9 +78,10 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
                 return True
         return False
 
-    def before(side: Side) -> Sequence[Source]:
+    def before(side: Side, *, met: bool = False) -> Sequence[Source]:
         trace = by_rank.get(side.ranks[0])
-        return () if trace is None or not side.sources else _stack_before(trace, side.sources[0].source, side.past)
+        known = trace is not None and bool(side.sources)
+        return _stack_before(trace, side.sources[0].source, side.past, met) if trace is not None and known else ()
 
     def below(ranks: Sequence[int], frames: Sequence[Source], first: int, last: int) -> bool:
         return any(
@@ -90,7 +94,7 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
         trace = by_rank.get(side.ranks[0])
         return () if trace is None else _stays(trace, frames, first, last)
 
-    return Ran(ever, before, below, stays)
+    return Ran(ever, before, partial(before, met=True), below, stays)
 
 
 def _stays(trace: Trace, frames: Sequence[Source], first: int, last: int) -> tuple[int, ...]:
@@ -111,16 +115,21 @@ def _is_below(stack: Sequence[Source], frames: Sequence[Source], first: int, las
     )
 
 
-def _stack_before(trace: Trace, source: Source, past: bool) -> Sequence[Source]:
-    """The stack of the call before the last one of this line; of that one where the rank has gone on from there."""
-    if past:
-        return source.stack
+def _stack_before(trace: Trace, source: Source, past: bool, met: bool) -> Sequence[Source]:
+    """The stack of the call before the last one of this line; of that one where the rank has gone on from there.
+
+    ``met``: of the collective before it.
+    """
     here = [number for number, one in enumerate(trace.sources) if one.stack == source.stack]
     column = trace.slots["source"]
     rows = np.flatnonzero(np.isin(column, here))
-    if not len(rows) or rows[-1] == 0 or int(column[rows[-1] - 1]) >= len(trace.sources):
+    if past and not (met and len(rows)):
+        return source.stack
+    earlier = np.arange(int(rows[-1]) + past) if len(rows) else rows
+    earlier = earlier[trace.slots["p2p_sequence"][earlier] == 0] if met else earlier
+    if not len(earlier) or int(column[earlier[-1]]) >= len(trace.sources):
         return ()
-    return trace.sources[int(column[rows[-1] - 1])].stack
+    return trace.sources[int(column[earlier[-1]])].stack
 
 
 ran_nothing: Final = Ran(lambda ranks, file, first, last: False)
@@ -441,7 +450,7 @@ def _just_went(one: Between, ran: Ran) -> bool | None:
 def _was_behind(one: Between, ran: Ran) -> bool:
     """True if those outside had come past this way before their last call, which all ranks have made."""
     here = [frame.line for frame in one.outside.frames if _is_in_function(frame, one.frame)]
-    before = [frame.line for frame in ran.before(one.outside.side) if _is_in_function(frame, one.frame)]
+    before = [frame.line for frame in ran.met(one.outside.side) if _is_in_function(frame, one.frame)]
     return not one.again and bool(here and before) and one.fork.last < before[-1] < here[0]
 
 

@@ -29,6 +29,7 @@ from simcoll.verifier.program_text.forks import (
     is_given,
     leaving_forks,
     may_catch,
+    may_differ,
     round_by_head,
 )
 from simcoll.verifier.program_text.syntax import Function, Loop, Step, steps_to, text_of
@@ -124,12 +125,19 @@ def _steps(frame: Source) -> list[Step]:
 
 
 def _rounds(there: Way, gone: Way, common: int) -> Iterator[Between]:
-    """Both made the call of one line, and one side goes on with it: loops that the other side left earlier."""
+    """Both made the call of one line, and one side goes on with it: loops that the other side left earlier.
+
+    Or it left the call out in an earlier round, which is an answer where the rounds themselves are alike.
+    """
     for frame in reversed(there.frames[:common]):
-        for step in reversed(_steps(frame)):
+        steps = _steps(frame)
+        for place, step in reversed([*enumerate(steps)]):
             fork = fork_of(step)
             if fork is not None and fork.loop:
                 yield from _left(step, fork, frame, there, gone)
+                exits = (one for inner in steps[place:] for one in exits_before(inner) if not one.raises)
+                found = (one for one in exits if may_differ(one, step.parent))
+                yield from (Between(one, frame, gone, there, again=True) for one in found)
 
 
 def _values_apart(a: Way, b: Way) -> Iterator[Between]:
@@ -189,7 +197,8 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
     again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [Between(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
-    left_out += _left_behind(late, early, depth, level) if late.past else []
+    if late.past:
+        left_out += _left_behind(late, early, depth, level) or _rounds(early, late, depth)
     # An exception is an answer only where nothing else is.
     told = [*passed, *(replace(one, again=True) for one in left_out)]
     yield from told or _caught(early, late, depth, level)
