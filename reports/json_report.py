@@ -104,7 +104,8 @@ def finding_document(finding: Finding) -> dict[str, object]:
 
 def _parting(parting: Parting) -> dict[str, object]:
     sides = [{"ranks": list(ranks), "did": did} for ranks, did in parting.sides]
-    return {**line_document(parting.source), "sides": sides}
+    others = {"others": [line_document(one) for one in parting.others]} if parting.others else {}
+    return {**line_document(parting.source), "sides": sides, **others}
 
 
 def _side(side: Side, group: Group | None) -> dict[str, object]:

@@ -21,6 +21,7 @@ from simcoll.verifier.causes.facts import JobFacts
 from simcoll.verifier.explanations import explained, explained_while_it_runs
 from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Verdict, errors_of
 from simcoll.verifier.halts.async_misuse import memory_findings
+from simcoll.verifier.halts.broken_ties import with_broken_ties
 from simcoll.verifier.halts.failed_calls import as_recorded, when_it_was_ended
 from simcoll.verifier.halts.inferred import stall_of_records
 from simcoll.verifier.halts.job import Job
@@ -69,7 +70,8 @@ def judge(
     told = with_texts(with_divergence(explained(job) if known else (), columns), traces)
     ran = ran_by(traces)
     told = with_partings_of_messages(with_partings(told, ran), traces, ran)
-    told = with_wrong_groups(with_call_sites(with_partings_of_exceptions(told, traces), traces), traces)
+    told = with_broken_ties(with_partings_of_exceptions(told, traces), traces)
+    told = with_wrong_groups(with_call_sites(told, traces), traces)
     findings = with_steps(with_unknown(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)

@@ -28,6 +28,9 @@ from simcoll.verifier.findings.rules import (
 NAMELESS = ("", "undefined")
 """The description of a group to which nobody gave one: c10d has a word for it."""
 
+NO_MAJORITY = "no majority says who is wrong"
+"""What a message says of sides of which each may be wrong."""
+
 _BUFFERS_SHOWN = 4
 
 _NAMED_ORDERS = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
@@ -126,7 +129,7 @@ def presence_text(
     own = where.replace("collective", f"{verb(makers, 'its', 'their')} collective")
     if culprits:
         return f"{made} made {calls}, as {own}, which {lack} did not make{unclear}"
-    return f"{made} made {calls}, as {own}, which {lack} did not; no majority says who is wrong{unclear}"
+    return f"{made} made {calls}, as {own}, which {lack} did not; {NO_MAJORITY}{unclear}"
 
 
 def global_rank(group: Group | None, group_rank: int) -> str:
@@ -266,7 +269,8 @@ def parting_text(finding: Finding) -> str:
     if (parted := finding.parted) is None:
         return ""
     sides = ", ".join(f"{ranks_text(ranks)} {did}" for ranks, did in parted.sides)
-    return f"{parted.source.file}:{parted.source.line}: {parted.source.code} ({sides})"
+    others = "".join(f", or {one.file}:{one.line}: {one.code}" for one in parted.others)
+    return f"{parted.source.file}:{parted.source.line}: {parted.source.code} ({sides}){others}"
 
 
 _EXTRA_FIRST = "Look for an extra or skipped call first: the ranks are at different lines. If there is none: "

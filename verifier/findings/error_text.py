@@ -46,6 +46,9 @@ _SCALAR_TYPES = {
 _RANKS = _TENSORS = 16
 """Listed one by one, as c10d does it."""
 
+_NOBODY_HERE = "no majority of these ranks names one; the report on the whole job may"
+"""An exception knows one call; other messages of its lines, or other groups, may tell which side is wrong."""
+
 _PLACES = _SIDES = 8
 _OWN_ASPECTS = {
     "reduce_op": "Reduce op",
@@ -163,7 +166,7 @@ def _own_lines(group: Group, finding: Finding) -> list[str]:
         lines += _side_lines(group, side, finding.sides)
     if rest := [rank for side in finding.sides[_SIDES:] for rank in side.ranks]:
         lines.append(f"  {ranks_text(rest)}: {len(finding.sides) - _SIDES:,} more sides")
-    culprits = f"{ranks_text(finding.culprits)} (by majority)" if finding.culprits else "no majority names one"
+    culprits = f"{ranks_text(finding.culprits)} (by majority)" if finding.culprits else _NOBODY_HERE
     parted = [f"  ranks parted at: {text}"] if (text := parting_text(finding)) else []
     return [*lines, f"  culprits: {culprits}", *parted, f"  advice: {advice_of(finding)}"]
 

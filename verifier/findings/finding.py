@@ -266,12 +266,14 @@ class EarlierDivergence:
 class Parting:
     """The line at which ranks (global) went different ways, and the action of each side there, in words.
 
-    ``behind``: it is no branch, but a comparison behind what the ranks use at their lines.
+    ``behind``: it is no branch, but a comparison behind what the ranks use at their lines. ``others`` are lines that
+    may have parted them as well, such as the head of the loop around a loop.
     """
 
     source: Source
     sides: tuple[tuple[tuple[int, ...], str], ...]
     behind: bool = field(default=False, compare=False)
+    others: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

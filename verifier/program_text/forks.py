@@ -100,18 +100,53 @@ def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:
 
     It is conditional, an ``and``, an ``or``, or a comprehension that calls ``called`` in each round.
     """
-    compound = any(True for _ in blocks_of(statement))
-    parts: Sequence[ast.stmt | ast.expr] = head_of(statement) if compound else [statement]
-    first, last = statement.lineno, max((part.end_lineno or part.lineno for part in parts), default=statement.lineno)
     found = []
+    parts = _parts_of(statement)
+    first, last = statement.lineno, max((part.end_lineno or part.lineno for part in parts), default=statement.lineno)
     for node in (node for part in parts for node in (part, *nodes_within(part))):
         if _may_call(node):
-            found.append(Fork(node.lineno, first, last, _TOOK, _NOT, alone=True))
+            found.append(_fork_in(node))
         elif isinstance(node, _Comprehension) and (called in _FRAMES or called in _names_called(node)):
             over = [part.iter for part in node.generators]
             by_rank = any(map(_depends_on_rank, over))
             found.append(Fork(node.lineno, first, last, *_ROUNDS, loop=True, by_rank=by_rank))
     return found if len(found) == 1 else []
+
+
+def _parts_of(statement: ast.stmt) -> Sequence[ast.stmt | ast.expr]:
+    """A statement, or the expressions of a compound one that run before its blocks."""
+    return head_of(statement) if any(True for _ in blocks_of(statement)) else [statement]
+
+
+def _fork_in(node: ast.IfExp | ast.BoolOp) -> Fork:
+    """The fork of an expression that makes calls on one of its ways alone."""
+    if isinstance(node, ast.BoolOp):
+        calling = [part for part in node.values[1:] if calls_in(part)]
+        return Fork(node.lineno, calling[0].lineno, _end(calling[-1]), _TOOK, _NOT, alone=True)
+    part, did = (node.body, (_TOOK, _NOT)) if calls_in(node.body) else (node.orelse, (_NOT, _TOOK))
+    return Fork(node.test.lineno, part.lineno, _end(part), *did, alone=True)
+
+
+def _end(node: ast.expr) -> int:
+    return node.end_lineno or node.lineno
+
+
+def forks_within(statement: ast.stmt, line: int, other: int) -> list[Fork]:
+    """The expressions of one statement a way of which has the first of two lines in it, and not the other one."""
+    found = []
+    for node in (node for part in _parts_of(statement) for node in (part, *nodes_within(part))):
+        for part, did in _ways_of(node):
+            if part.lineno <= line <= _end(part) and not part.lineno <= other <= _end(part):
+                at = node.test.lineno if isinstance(node, ast.IfExp) else node.lineno  # type: ignore[attr-defined]
+                found.append(Fork(at, part.lineno, _end(part), *did))
+    return found
+
+
+def _ways_of(node: ast.AST) -> list[tuple[ast.expr, tuple[str, str]]]:
+    """The parts of an expression that run only on one of its ways, and what ranks did that ran them or not."""
+    if isinstance(node, ast.IfExp):
+        return [(node.body, (_TOOK, _NOT)), (node.orelse, (_NOT, _TOOK))]
+    return [(part, (_TOOK, _NOT)) for part in node.values[1:]] if isinstance(node, ast.BoolOp) else []
 
 
 def round_by_head(statement: ast.stmt, called: Function | None) -> tuple[Step, Fork] | None:
@@ -156,9 +191,9 @@ def chosen_between(statement: ast.stmt, one: str, other: str) -> Fork | None:
         if isinstance(node, ast.IfExp):
             ways = [{name_of(call.func) for call in calls_in(part)} for part in (node.body, node.orelse)]
             if one in ways[0] - ways[1] and other in ways[1] - ways[0]:
-                return Fork(node.lineno, 0, 0, _TOOK, _NOT)
+                return Fork(node.test.lineno, 0, 0, _TOOK, _NOT)
             if one in ways[1] - ways[0] and other in ways[0] - ways[1]:
-                return Fork(node.lineno, 0, 0, _NOT, _TOOK)
+                return Fork(node.test.lineno, 0, 0, _NOT, _TOOK)
     return None
 
 
@@ -302,6 +337,17 @@ def _is_on(fork: Fork, statements: Sequence[ast.stmt], names: set[str]) -> bool:
     """True for an exit whose condition names one of these."""
     tests = [node.test for node in statements if isinstance(node, ast.If) and node.lineno == fork.line]
     return any(isinstance(node, ast.Name) and node.id in names for test in tests for node in ast.walk(test))
+
+
+def may_differ(fork: Fork, loop: ast.AST) -> bool:
+    """True for a condition in a loop that depends on the rank, or on more than the number of the round."""
+    tests = [node.test for node in nodes_within(loop) if isinstance(node, ast.If) and node.lineno == fork.line]
+    target = getattr(loop, "target", None)
+    rounds = _counted(loop) | {name_of(node) for node in (() if target is None else ast.walk(target))}
+    parts = [node for test in tests for node in ast.walk(test)]
+    by_rank = any(name_of(node) in RANK_NAMES | {"local_rank"} for node in parts)
+    counts = any(isinstance(node, ast.Name) and node.id in rounds for node in parts)
+    return bool(tests) and (by_rank or not counts or any(isinstance(node, ast.Call) for node in parts))
 
 
 def header_parts(loop: ast.AST) -> bool:

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -50,13 +51,17 @@ class Ran:
     """What is known of the lines that ranks ran.
 
     ``ever`` tells whether ranks ran, at any time, these lines of a file, ``before`` the stack of the call that a side's
-    ranks made before the one at which they stand, innermost frame first; empty where it is not known. ``below`` tells
-    whether ranks made a call below these frames, outermost first, from these lines of the last one's file.
+    ranks made before the one at which they stand, innermost frame first; empty where it is not known. ``met`` tells the
+    same of collectives alone, which other ranks have made too. ``below`` tells whether ranks made a call below these
+    frames, outermost first, from these lines of the last one's file. ``stays`` counts the calls of a side's ranks below
+    them, in each row of calls that no other call interrupts.
     """
 
     ever: Callable[[Sequence[int], str, int, int], bool]
     before: Callable[[Side], Sequence[Source]] = lambda side: ()
+    met: Callable[[Side], Sequence[Source]] = lambda side: ()
     below: Callable[[Sequence[int], Sequence[Source], int, int], bool] = lambda ranks, frames, first, last: False
+    stays: Callable[[Side, Sequence[Source], int, int], tuple[int, ...]] = lambda side, frames, first, last: ()
 
 
 def ran_by(traces: Sequence[Trace]) -> Ran:
@@ -73,9 +78,10 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
                 return True
         return False
 
-    def before(side: Side) -> Sequence[Source]:
+    def before(side: Side, *, met: bool = False) -> Sequence[Source]:
         trace = by_rank.get(side.ranks[0])
-        return () if trace is None or not side.sources else _stack_before(trace, side.sources[0].source, side.past)
+        known = trace is not None and bool(side.sources)
+        return _stack_before(trace, side.sources[0].source, side.past, met) if trace is not None and known else ()
 
     def below(ranks: Sequence[int], frames: Sequence[Source], first: int, last: int) -> bool:
         return any(
@@ -84,7 +90,18 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
             for source in (by_rank[rank].sources if rank in by_rank else ())
         )
 
-    return Ran(ever, before, below)
+    def stays(side: Side, frames: Sequence[Source], first: int, last: int) -> tuple[int, ...]:
+        trace = by_rank.get(side.ranks[0])
+        return () if trace is None else _stays(trace, frames, first, last)
+
+    return Ran(ever, before, partial(before, met=True), below, stays)
+
+
+def _stays(trace: Trace, frames: Sequence[Source], first: int, last: int) -> tuple[int, ...]:
+    inside = np.array([_is_below(source.stack[::-1], frames, first, last) for source in trace.sources] + [False])
+    lines = np.minimum(trace.slots["source"].astype(np.int64), len(trace.sources))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], inside[lines], [False]]).astype(np.int8)))
+    return tuple((edges[1::2] - edges[::2]).tolist())
 
 
 def _is_below(stack: Sequence[Source], frames: Sequence[Source], first: int, last: int) -> bool:
@@ -98,16 +115,21 @@ def _is_below(stack: Sequence[Source], frames: Sequence[Source], first: int, las
     )
 
 
-def _stack_before(trace: Trace, source: Source, past: bool) -> Sequence[Source]:
-    """The stack of the call before the last one of this line; of that one where the rank has gone on from there."""
-    if past:
-        return source.stack
+def _stack_before(trace: Trace, source: Source, past: bool, met: bool) -> Sequence[Source]:
+    """The stack of the call before the last one of this line; of that one where the rank has gone on from there.
+
+    ``met``: of the collective before it.
+    """
     here = [number for number, one in enumerate(trace.sources) if one.stack == source.stack]
     column = trace.slots["source"]
     rows = np.flatnonzero(np.isin(column, here))
-    if not len(rows) or rows[-1] == 0 or int(column[rows[-1] - 1]) >= len(trace.sources):
+    if past and not (met and len(rows)):
+        return source.stack
+    earlier = np.arange(int(rows[-1]) + past) if len(rows) else rows
+    earlier = earlier[trace.slots["p2p_sequence"][earlier] == 0] if met else earlier
+    if not len(earlier) or int(column[earlier[-1]]) >= len(trace.sources):
         return ()
-    return trace.sources[int(column[rows[-1] - 1])].stack
+    return trace.sources[int(column[earlier[-1]])].stack
 
 
 ran_nothing: Final = Ran(lambda ranks, file, first, last: False)
@@ -164,7 +186,7 @@ def _parting(
         if found is not None:
             # A loop that ranks go round unequally often has been given something else.
             behind = _by_rank(ways, heads=False) if found.fork.loop else None
-            return found, behind or _told(found, ways)
+            return found, behind or replace(_told(found, ways), others=_as_likely(found, forks, ran))
     return None, _by_rank(ways, heads=True)
 
 
@@ -272,6 +294,7 @@ def _chosen(found: list[Between], ran: Ran, group: Group | None = None) -> Betwe
         _is_own,
         lambda one: not _was_behind(one, ran),
         lambda one: not _had_passed(one, ran),
+        lambda one: not _is_run_alike(one, ran),
         lambda one: _calls_by_rank(one, ran, group),
         lambda one: not (one.fork.settled and (_been(one, ran) if one.again else _just_went(one, ran))),
         lambda one: _fits(one, ran) and not one.again and not one.fork.alike,
@@ -328,6 +351,46 @@ def _went_both(one: Between, ran: Ran) -> bool:
         return False
     frames = (*_down_to(one.inside, one.frame)[:-1], replace(one.frame, line=fork.line))
     return not comes_again(frames) and ran.below(one.outside.side.ranks, frames, fork.first, fork.last)
+
+
+def _is_run_alike(one: Between, ran: Ran) -> bool:
+    """True for a loop in which those outside made as many calls as the others each time they came to it."""
+    if not one.fork.loop or one.frame not in one.inside.frames:
+        return False
+    mine, theirs = (_stays_of(way, one, ran) for way in (one.outside, one.inside))
+    return 0 < len(mine) < len(theirs) and theirs[: len(mine)] == mine
+
+
+def _as_likely(found: Between, forks: Sequence[Between], ran: Ran) -> tuple[Source, ...]:
+    """The heads of loops around the one found that may have parted the ranks as well.
+
+    Either no call tells their rounds from those of the one found, or those outside also came to that one more rarely.
+    """
+    told = []
+    inner = [_stays_of(way, found, ran) for way in (found.outside, found.inside)]
+    for one in forks if found.fork.loop and all(inner) else ():
+        around = one.fork.loop and not one.again and one.outside is found.outside and _is_around(one, found)
+        if not around or _is_own(one) < _is_own(found):
+            continue
+        stays = [_stays_of(way, one, ran) for way in (one.outside, one.inside)]
+        if all(stays) and (stays == inner or len(inner[0]) < len(inner[1])):
+            text = text_of(one.frame.file)
+            code = "" if text is None else text.line(one.fork.line)
+            told.append(Source(one.frame.file, one.fork.line, one.frame.function, code))
+    return tuple(told)
+
+
+def _stays_of(way: Way, one: Between, ran: Ran) -> tuple[int, ...]:
+    """The numbers of calls that ranks made below a fork, each time they came to it."""
+    return ran.stays(way.side, _down_to(one.inside, one.frame), one.fork.first, one.fork.last)
+
+
+def _is_around(outer: Between, inner: Between) -> bool:
+    """True if a fork is around another one, in its function or in one that calls it."""
+    if outer.frame == inner.frame:
+        return outer.fork.line != inner.fork.line and outer.fork.first <= inner.fork.line <= outer.fork.last
+    frames = inner.inside.frames
+    return outer.frame in frames and inner.frame in frames and frames.index(outer.frame) < frames.index(inner.frame)
 
 
 def _went_on_alike(one: Between) -> bool:
@@ -387,7 +450,7 @@ def _just_went(one: Between, ran: Ran) -> bool | None:
 def _was_behind(one: Between, ran: Ran) -> bool:
     """True if those outside had come past this way before their last call, which all ranks have made."""
     here = [frame.line for frame in one.outside.frames if _is_in_function(frame, one.frame)]
-    before = [frame.line for frame in ran.before(one.outside.side) if _is_in_function(frame, one.frame)]
+    before = [frame.line for frame in ran.met(one.outside.side) if _is_in_function(frame, one.frame)]
     return not one.again and bool(here and before) and one.fork.last < before[-1] < here[0]
 
 

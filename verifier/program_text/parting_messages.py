@@ -9,7 +9,7 @@ round, in which the other one waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, P2P_UNMATCHED
 from simcoll.verifier.program_text.parting import Ran, exit_between, parting_of
+from simcoll.verifier.program_text.parting_lists import with_shorter_list
 from simcoll.verifier.program_text.ways import comes_past
 
 _CODES = (DEADLOCK_CYCLE.code, P2P_UNMATCHED.code)
@@ -36,9 +37,23 @@ def with_partings_of_messages(findings: Sequence[Finding], traces: Sequence[Trac
     found = []
     for finding in findings:
         asked = finding.code in _CODES and finding.severity is Severity.ERROR
-        parting = next(_partings(finding, by_rank, ran), None) if asked else None
-        found.append(finding if parting is None else replace(finding, parted=parting))
+        told = _by_lists(finding, by_rank) if asked else finding
+        parting = next(_partings(finding, by_rank, ran), None) if asked and told is finding else None
+        found.append(told if parting is None else replace(finding, parted=parting))
     return tuple(found)
+
+
+def _by_lists(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
+    """The finding, if a list of messages explains that one has no other end."""
+    for side in finding.sides:
+        waiting = traces.get(side.ranks[0]) if side.ranks and side.call is not None else None
+        if waiting is None or side.call is None or side.call.op not in _OTHER_END:
+            continue
+        peer = traces.get(-1 if (rank := _peer(waiting, side.call)) is None else rank)
+        told = finding if peer is None else with_shorter_list(finding, waiting, peer, side.call.op, traces)
+        if told is not finding:
+            return told
+    return finding
 
 
 def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[Parting]:

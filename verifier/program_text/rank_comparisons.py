@@ -1,7 +1,8 @@
 """Finds the comparisons of a program with its rank on which the values at a line depend, by the program's text.
 
 Ranks that come to one line with another tensor, group or function were given it earlier. Only comparisons with
-constants are looked at: for them the text alone says on which ranks they hold.
+constants are looked at: for them the text alone says on which ranks they hold. Of a list of messages the text also says
+more where names stand for numbers that follow from the rank and the number of ranks (:func:`numbers_on`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ from types import MappingProxyType
 from typing import Final
 
 from simcoll.verifier.program_text.forks import RANK_NAMES
-from simcoll.verifier.program_text.syntax import Function, Text, head_of, steps_to
+from simcoll.verifier.program_text.syntax import Function, Text, head_of, name_of, steps_to
 
 _MOST: Final = 1 << 20
 """The largest number that is computed with."""
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = MappingProxyType(
-    {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv}
+    {
+        ast.Add: operator.add,
+        ast.Sub: operator.sub,
+        ast.Mult: operator.mul,
+        ast.Mod: operator.mod,
+        ast.FloorDiv: operator.floordiv,
+    }
 )
 _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[int, int], bool]]] = MappingProxyType(
     {
@@ -39,26 +46,72 @@ def holds(comparison: ast.Compare, rank: int) -> bool | None:
     """Whether a comparison of the rank with constants holds on a rank; None where it is none, or is not computed."""
     if len(comparison.ops) != 1 or not any(_is_rank(node) for node in ast.walk(comparison)):
         return None
-    kind, left, right = type(comparison.ops[0]), _number(comparison.left, rank), comparison.comparators[0]
-    if left is None:
+    return _compared(comparison, rank, _NO_NAMES)
+
+
+def _compared(comparison: ast.Compare, rank: int, known: Mapping[str, int]) -> bool | None:
+    kind, left, right = type(comparison.ops[0]), number_of(comparison.left, rank, known), comparison.comparators[0]
+    if left is None or len(comparison.ops) != 1:
         return None
     if kind in (ast.In, ast.NotIn):
-        numbers = [_number(one, rank) for one in getattr(right, "elts", ())]
+        numbers = [number_of(one, rank, known) for one in getattr(right, "elts", ())]
         return None if not numbers or None in numbers else (left in numbers) == (kind is ast.In)
-    other = _number(right, rank)
+    other = number_of(right, rank, known)
     return None if other is None or kind not in _COMPARISONS else _COMPARISONS[kind](left, other)
 
 
-def _number(node: ast.expr, rank: int) -> int | None:
+def is_true(test: ast.expr, rank: int, known: Mapping[str, int]) -> bool | None:
+    """Whether a condition holds on a rank, where names stand for these numbers; None where the text does not say."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = is_true(test.operand, rank, known)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        parts = [is_true(part, rank, known) for part in test.values]
+        decides = isinstance(test.op, ast.Or)
+        return decides if decides in parts else None if None in parts else not decides
+    return _compared(test, rank, known) if isinstance(test, ast.Compare) else None
+
+
+_NO_NAMES: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+def number_of(node: ast.expr, rank: int, known: Mapping[str, int]) -> int | None:
+    """The value of an expression on a rank, where names stand for these numbers; None where the text does not say."""
     if isinstance(node, ast.Constant):
         return node.value if type(node.value) is int and abs(node.value) <= _MOST else None
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _number(node.left, rank), _number(node.right, rank)
+        left, right = number_of(node.left, rank, known), number_of(node.right, rank, known)
         divides = isinstance(node.op, ast.Mod | ast.FloorDiv)
-        return (
-            None if left is None or right is None or (divides and not right) else _OPERATORS[type(node.op)](left, right)
-        )
+        if left is None or right is None or (divides and not right):
+            return None
+        found = _OPERATORS[type(node.op)](left, right)
+        return found if abs(found) <= _MOST else None
+    if isinstance(node, ast.Name) and node.id in known:
+        return known[node.id]
     return rank if _is_rank(node) else None
+
+
+def numbers_on(text: Text, rank: int, size: int) -> dict[str, int]:
+    """The names that a program binds once, to what follows from the rank and the number of ranks, and their values."""
+    known: dict[str, int] = {}
+    bound = _bound(text)
+    given = [
+        (target.id, value)
+        for node in ast.walk(text.tree)
+        if isinstance(node, ast.Assign)
+        for target, value in _pairs(node)
+        if isinstance(target, ast.Name) and bound[target.id] == 1
+    ]
+    for _ in range(_PASSES):
+        for name, value in given:
+            if name not in known:
+                number = rank if _gives_rank(value) else size if _gives_size(value) else number_of(value, rank, known)
+                known |= {} if number is None else {name: number}
+    return known
+
+
+_PASSES: Final = 3
+"""So many names may follow from each other where the text has them in another order."""
 
 
 def _is_rank(node: ast.AST) -> bool:
@@ -83,17 +136,23 @@ class _Spelled(ast.NodeTransformer):
 @lru_cache(maxsize=64)
 def _names_of_rank(text: Text) -> frozenset[str]:
     """The names that a program only ever gives its rank: ``r = dist.get_rank()``, ``r = int(os.environ["RANK"])``."""
-    nodes = list(ast.walk(text.tree))
-    bound = Counter(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
-    bound.update(node.arg for node in nodes if isinstance(node, ast.arg))
+    bound = _bound(text)
     given = Counter(
         target.id
-        for node in nodes
+        for node in ast.walk(text.tree)
         if isinstance(node, ast.Assign)
         for target, value in _pairs(node)
         if isinstance(target, ast.Name) and _gives_rank(value)
     )
     return frozenset(name for name, count in given.items() if count == bound[name])
+
+
+def _bound(text: Text) -> Counter[str]:
+    """How often a program binds each name."""
+    nodes = list(ast.walk(text.tree))
+    bound = Counter(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+    bound.update(node.arg for node in nodes if isinstance(node, ast.arg))
+    return bound
 
 
 def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
@@ -107,9 +166,20 @@ def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
 
 
 def _gives_rank(value: ast.expr) -> bool:
+    return _is_variable(value, "RANK") or (isinstance(value, ast.Call) and _is_rank(value))
+
+
+def _gives_size(value: ast.expr) -> bool:
+    call = isinstance(value, ast.Call) and not value.args and not value.keywords
+    return _is_variable(value, "WORLD_SIZE") or (call and name_of(value.func) == "get_world_size")  # type: ignore[attr-defined]
+
+
+def _is_variable(value: ast.expr, name: str) -> bool:
+    """True for a variable of the environment as a number: ``int(os.environ["RANK"])``."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "int" and value.args:
-        return ast.unparse(value.args[0]).endswith(("environ['RANK']", "environ.get('RANK')", "getenv('RANK')"))
-    return isinstance(value, ast.Call) and _is_rank(value)
+        spelled = (f"environ['{name}']", f"environ.get('{name}')", f"getenv('{name}')")
+        return ast.unparse(value.args[0]).endswith(spelled)
+    return False
 
 
 def comparisons_behind(

@@ -120,11 +120,17 @@ def steps_to(function: Function, line: int) -> list[Step]:
     parent: ast.AST = function
     while not found or not isinstance(parent, Scope):
         step = next((step for step in _steps_in(parent) if _holds(step.statement, line)), None)
-        if step is None:
+        if step is None or (step.statement.lineno == getattr(parent, "lineno", 0) and _only_waits(step.block)):
             break
         found.append(step)
         parent = step.statement
     return found
+
+
+def _only_waits(block: Sequence[ast.stmt]) -> bool:
+    """True for ``work.wait()``, behind the head of its statement: a call of that line is the head's."""
+    calls = [call for statement in block for call in calls_in(statement)]
+    return bool(calls) and all(name_of(call.func) == "wait" for call in calls)
 
 
 def _holds(statement: ast.stmt, line: int) -> bool:

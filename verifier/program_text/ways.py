@@ -6,6 +6,7 @@ fork, or in one that it calls. Where the text of a line is not what the ranks ra
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,11 +23,13 @@ from simcoll.verifier.program_text.forks import (
     exits_before,
     exits_in,
     fork_of,
+    forks_within,
     header_parts,
     inner_forks,
     is_given,
     leaving_forks,
     may_catch,
+    may_differ,
     round_by_head,
 )
 from simcoll.verifier.program_text.syntax import Function, Loop, Step, steps_to, text_of
@@ -122,12 +125,19 @@ def _steps(frame: Source) -> list[Step]:
 
 
 def _rounds(there: Way, gone: Way, common: int) -> Iterator[Between]:
-    """Both made the call of one line, and one side goes on with it: loops that the other side left earlier."""
+    """Both made the call of one line, and one side goes on with it: loops that the other side left earlier.
+
+    Or it left the call out in an earlier round, which is an answer where the rounds themselves are alike.
+    """
     for frame in reversed(there.frames[:common]):
-        for step in reversed(_steps(frame)):
+        steps = _steps(frame)
+        for place, step in reversed([*enumerate(steps)]):
             fork = fork_of(step)
             if fork is not None and fork.loop:
                 yield from _left(step, fork, frame, there, gone)
+                exits = (one for inner in steps[place:] for one in exits_before(inner) if not one.raises)
+                found = (one for one in exits if may_differ(one, step.parent))
+                yield from (Between(one, frame, gone, there, again=True) for one in found)
 
 
 def _values_apart(a: Way, b: Way) -> Iterator[Between]:
@@ -165,6 +175,9 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
         (number for number, (x, y) in enumerate(zip(one, other, strict=False)) if x.place() != y.place()),
         min(len(one), len(other)),
     )
+    if level == len(one) == len(other):
+        yield from _within(a, b, depth, one[-1].statement) if one else ()
+        return
     if level == min(len(one), len(other)):
         there, gone = (a, b) if len(one) > len(other) else (b, a)
         if level and closes_block(one[level - 1].statement, _next(gone, depth)):
@@ -184,10 +197,27 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
     again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [Between(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
-    left_out += _left_behind(late, early, depth, level) if late.past else []
+    if late.past:
+        left_out += _left_behind(late, early, depth, level) or _rounds(early, late, depth)
     # An exception is an answer only where nothing else is.
     told = [*passed, *(replace(one, again=True) for one in left_out)]
     yield from told or _caught(early, late, depth, level)
+
+
+def _within(a: Way, b: Way, depth: int, statement: ast.stmt) -> Iterator[Between]:
+    """Both are in one statement, at different lines: what leads to the first of these, or else to the last.
+
+    The last is an answer only where the first comes again, or no fork is on its way.
+    """
+    early, late = sorted((a, b), key=lambda way: way.frames[depth].line)
+    for there, other in ((early, late), (late, early)):
+        frame = there.frames[depth]
+        below = [one for one in _leading_to(there, other, depth, -1) if one.frame is not frame]
+        forks = forks_within(statement, frame.line, other.frames[depth].line)
+        found = [*below, *(Between(fork, frame, there, other) for fork in reversed(forks))]
+        yield from found
+        if found:
+            return
 
 
 def _left_behind(gone: Way, there: Way, depth: int, level: int) -> list[Between]:
@@ -303,9 +333,20 @@ def comes_past(before: Source | None, now: Source | None, line: Source) -> bool 
     came = places.pop(0) if before is not None else 0
     here = places[0] if places else None
     if here is None or came < here:
-        return came < wanted and (here is None or wanted < here)
+        early = came < wanted or (before is not None and came == wanted and _is_earlier(ways[0], ways[-1]))
+        return early and (here is None or wanted < here)
     around = [{id(step.parent) for step in _steps(way[depth]) if isinstance(step.parent, Loop)} for way in ways]
     return bool(set.intersection(*around)) and not here <= wanted <= came
+
+
+def _is_earlier(one: Sequence[Source], other: Sequence[Source]) -> bool:
+    """True if a stack, outermost frame first, is at an earlier line than another one where they part."""
+    apart = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
+    return apart is not None and _place(apart[0]) == _place(apart[1]) and apart[0].line < apart[1].line
+
+
+def _place(frame: Source) -> tuple[str, str]:
+    return frame.file, frame.function
 
 
 def _comes_again(around: Sequence[Step], callers: Sequence[Source]) -> bool:
