@@ -33,7 +33,7 @@ def read_record_file(path: Path, known: KnownEntries | None = None) -> RecordFil
     try:
         with opened_record(str(path), "a black box") as fd:
             head = os.pread(fd, _HEAD, 0)
-            if path.suffix == SUFFIX or head.startswith(layout.MAGIC) or not looks_like_dump(head):
+            if head.startswith(layout.MAGIC) or path.suffix == SUFFIX or not looks_like_dump(head):
                 return read_open_box(fd, str(path), head, known)
         return read_dump(path)
     except UnreadableError:

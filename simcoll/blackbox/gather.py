@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -66,7 +67,8 @@ def gather(
     """
     paths = list(paths)
     found = [find_records(path) for path in paths]
-    files = list(dict.fromkeys(file for one in found for file in one.files))
+    # By their texts, which are worked out anyway, and hashed sooner than paths.
+    files = [*{str(file): file for one in found for file in one.files}.values()]
     if spread is None:
         outcomes = read_files(files, workers=workers, progress=progress)
     else:
@@ -155,7 +157,7 @@ def boxes_below(folder: Path) -> list[Path]:
 def matching(folder: Path, pattern: str) -> list[Path]:
     """The files of a folder that have such a name, sorted; none where it is no folder, or is gone."""
     try:
-        return sorted(folder.glob(pattern), key=os.fspath) if os.path.isdir(folder) else []
+        return [folder / name for name in sorted(fnmatch.filter(os.listdir(folder), pattern))]
     except OSError:
         return []
 

@@ -11,10 +11,13 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.table import CommonData, encode
+from simcoll.blackbox.table import CommonData, KnownEntries, encode
 from simcoll.core.clock import AHEAD_NS
 from simcoll.core.io import opened_record
 from simcoll.core.source_roots import own_roots
@@ -32,35 +35,52 @@ _MOST_STEPS = 1 << 40
 _FIELDS = [name for name, _ in layout.HEADER_FIELDS]
 _FIRST_FIELDS = [name for name, _ in layout.FIRST_HEADER_FIELDS]
 _NO_MARKS = {"marks_offset": 0, "mark_count": 0}
-_SIZES = ("slot_count", "group_count", "ring_offset", "table_offset", "marks_offset", "mark_count")
-_KEPT = (*_SIZES, "rank", "world_size", "pid", "attempt", "wall_ns", "monotonic_ns")
-"""The fields of the page that a header has as they are."""
+_OWN = ("rank", "pid", "wall_ns", "monotonic_ns", "header_crc")
+"""The fields of the page in which the ranks of a job differ, as do the counters."""
+
+
+def _apart() -> Struct:
+    """A whole page: what ranks differ in as numbers, all else as bytes."""
+    fields = groupby(layout.HEADER_FIELDS, key=lambda field: field[0] if field[0] in _OWN else "")
+    codes = ("".join(code for _, code in alike) for _, alike in fields)
+    first = [code if len(code) == 1 else f"{Struct('<' + code).size}s" for code in codes]
+    gap, counters = layout.COUNTERS_OFFSET - layout.HEADER.size, "".join(code for _, code in layout.COUNTER_FIELDS)
+    return Struct("<" + "".join(first) + f"{gap}s{counters}{layout.ABOUT_LIMIT}s")
+
+
+_APART = _apart()
+
+_FIRST = layout.FIRST_VERSION.to_bytes(4, "little")
+
+_MOST_SHAPES = 4096
+"""So many are kept: ranks may all have arguments of their own."""
 
 _NAMED = ("simcoll", "torch", "numpy")
 """The distributions whose versions a box states."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as what is made for each of thousands of ranks: that takes several times as long.
+@dataclass(slots=True)
 class Header:
     """The header page, checked: every size is within the format's bounds. Times are nanoseconds."""
 
-    slot_count: int
-    group_count: int
-    ring_offset: int
-    table_offset: int
     rank: int
-    world_size: int
     pid: int
-    attempt: int
     wall_ns: int
     monotonic_ns: int
-    mode: str
     lost: int
     closed_ns: int
     dumped_ns: int
     steps: int
+    world_size: int
+    attempt: int
+    slot_count: int
+    group_count: int
+    ring_offset: int
+    table_offset: int
     marks_offset: int
     mark_count: int
+    mode: str
     about: Mapping[str, object]
     damaged: bool
 
@@ -69,6 +89,22 @@ class Header:
         """The name of the rank's host; empty where the record does not have it."""
         name = self.about.get("host")
         return name if isinstance(name, str) else ""
+
+
+class HeaderShape(NamedTuple):
+    """What the headers of many ranks have in common: the last fields of a :class:`Header`, in its order."""
+
+    world_size: int
+    attempt: int
+    slot_count: int
+    group_count: int
+    ring_offset: int
+    table_offset: int
+    marks_offset: int
+    mark_count: int
+    mode: str
+    about: Mapping[str, object]
+    damaged: bool
 
 
 def pack_header(rank: int, world_size: int, mode: str, slots: int) -> bytes:
@@ -104,11 +140,29 @@ def pack_header(rank: int, world_size: int, mode: str, slots: int) -> bytes:
     return fields.ljust(layout.ABOUT_OFFSET, b"\0") + about
 
 
-def unpack_header(page: bytes, name: str, known: dict[bytes, CommonData] | None = None) -> Header:
+def unpack_header(page: bytes, name: str, known: KnownEntries | None = None) -> Header:
     """Read a header page; ``name`` is the file's, for the text of :class:`UnreadableError`.
 
-    ``known`` has what other pages say about their processes, and takes in what this one says.
+    ``known`` has what the pages of other files state, and takes in what this one states: pages that differ in what
+    ranks differ in alone are checked and read once.
     """
+    if known is None or len(page) != layout.PAGE:
+        return _unpacked(page, name, KnownEntries() if known is None else known)[0]
+    first, rank, world, pid, attempt, wall, monotonic, more, crc, gap, *counters, about = _APART.unpack(page)
+    alike = first, world, attempt, more, gap, about
+    shape = known.shapes.get(alike)
+    sound = zlib.crc32(page[: layout.HEADER_CRC_OFFSET]) == crc
+    if shape is None or not sound or rank >= shape.world_size:
+        header, shape = _unpacked(page, name, known)
+        # A page of the first version has other fields in these places.
+        if sound and page[8:12] != _FIRST and len(known.shapes) < _MOST_SHAPES:
+            known.shapes[alike] = shape
+        return header
+    lost, closed, dumped, steps = _counted(wall, *counters)
+    return Header(rank, pid, wall, monotonic, lost, closed, dumped, steps, *shape)
+
+
+def _unpacked(page: bytes, name: str, known: KnownEntries) -> tuple[Header, HeaderShape]:
     version = _version(page, name)
     if version == layout.FIRST_VERSION:
         values = dict(zip(_FIRST_FIELDS, layout.FIRST_HEADER.unpack_from(page), strict=True)) | _NO_MARKS
@@ -116,17 +170,22 @@ def unpack_header(page: bytes, name: str, known: dict[bytes, CommonData] | None 
         values = dict(zip(_FIELDS, layout.HEADER.unpack_from(page), strict=True))
     _check_sizes(values, page, name)
     blob = page[layout.ABOUT_OFFSET : layout.ABOUT_OFFSET + values["about_size"]]
-    about = _read_about(blob, {} if known is None else known) if zlib.crc32(blob) == values["about_crc"] else None
-    lost, closed_ns, dumped_ns, steps = layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET)
-    return Header(
-        **{name: values[name] for name in _KEPT},
-        mode=values["mode"].rstrip(b"\0").decode("ascii", "replace"),
-        lost=lost if lost <= _MOST_LOST else 0,
-        closed_ns=_moment(closed_ns, values["wall_ns"]),
-        dumped_ns=_moment(dumped_ns, values["wall_ns"]),
-        steps=steps if steps <= _MOST_STEPS else 0,
-        about=about or {},
-        damaged=about is None,
+    about = _read_about(blob, known.abouts) if zlib.crc32(blob) == values["about_crc"] else None
+    mode = values["mode"].rstrip(b"\0").decode("ascii", "replace")
+    sizes = {name: values[name] for name in HeaderShape._fields if name in values and name != "mode"}
+    shape = HeaderShape(**sizes, mode=mode, about=about or {}, damaged=about is None)
+    rank, pid, wall, monotonic = (values[name] for name in _OWN[:-1])
+    lost, closed, dumped, steps = _counted(wall, *layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET))
+    return Header(rank, pid, wall, monotonic, lost, closed, dumped, steps, *shape), shape
+
+
+def _counted(wall_ns: int, lost: int, closed_ns: int, dumped_ns: int, steps: int) -> tuple[int, int, int, int]:
+    """The counters, 0 for those that cannot be right: they stand outside the checksum."""
+    return (
+        lost if lost <= _MOST_LOST else 0,
+        _moment(closed_ns, wall_ns),
+        _moment(dumped_ns, wall_ns),
+        steps if steps <= _MOST_STEPS else 0,
     )
 
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.header import Header, unpack_header
-from simcoll.blackbox.ring_reader import CHUNK, SLOT_DTYPE, Slots, read_ring
-from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_entries
+from simcoll.blackbox.ring_reader import CHUNK, NO_SLOTS, SLOT_DTYPE, Slots, read_ring
+from simcoll.blackbox.table import KnownEntries, TableEntries, in_order, is_blank, is_whole, read_entries
 from simcoll.core.io import open_at_once, opened_record, written_until
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
 from simcoll.core.steps import StepMarks, ended_event
@@ -28,6 +28,7 @@ from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
 
 _GROUP_DTYPE = np.dtype([(name, layout.NUMPY_CODES[code]) for name, code in layout.GROUP_FIELDS])
+_NO_ROWS = np.zeros(0, _GROUP_DTYPE)
 _PIECE = 64 << 10
 """Bytes of the table of entries that are read at a time; a piece of nothing but zeros is its end."""
 _ALL = 0xFFFFFFFF
@@ -35,7 +36,8 @@ _STATES_ALL = frozenset[str]()
 """What a black box leaves unknown of a call: nothing. It is asked for often, of thousands of ranks."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen, as what is made for each of thousands of ranks: that takes several times as long.
+@dataclass(slots=True, eq=False)
 class BlackBox:
     """One rank's black box, read.
 
@@ -140,34 +142,40 @@ def read_open_box(fd: int, name: str, page: bytes, known: KnownEntries | None = 
     the system, which are raised as they are.
     """
     known = KnownEntries() if known is None else known
-    header = unpack_header(page, name, known.headers)
+    header = unpack_header(page, name, known)
     # The ring before the table: entries that a live ring refers to were in the table before.
     ring = read_ring(fd, header, known.courses)
     last_gap, newest, course = ring.last_gap, ring.newest, ring.course
     wrapped = newest > header.slot_count
-    rows = _read_rows(fd, header) if wrapped else np.zeros(0, _GROUP_DTYPE)
-    entries = read_entries(_read_table(fd, header), known)
-    if course is not None and not course.refers_within(entries):
+    rows = _read_rows(fd, header) if wrapped else _NO_ROWS
+    table = _read_table(fd, header)
+    entries = read_entries(table, known)
+    calls, lines = known.ordered(entries.signatures), known.ordered(entries.sources, UNKNOWN_SOURCE)
+    whole = calls.whole and lines.whole and is_whole(entries.groups)
+    counts = len(entries.groups), len(entries.signatures), len(entries.sources)
+    if course is not None and not (whole and course.refers_within(*counts)):
         course = None
     slots, last_gap = (ring.slots, last_gap) if course is not None else resolve(ring.slots, entries, last_gap)
-    slots, captured = (slots, slots[:0]) if course is not None else _of_graphs(slots)
+    slots, captured = (slots, NO_SLOTS) if course is not None else _of_graphs(slots)
     groups = sorted(entries.groups)
-    dropped, dropped_p2p = _dropped(groups, rows)
+    dropped, dropped_p2p = _dropped(groups, rows) if wrapped else ({}, {})
     if last_gap:
         _forget(slots, last_gap, len(groups), dropped, dropped_p2p)
         slots = slots[slots["index"] > last_gap]
     if wrapped:
         _assume_dropped(slots, _untold(groups, rows, newest - header.slot_count), dropped, dropped_p2p)
-    problems = _problems(header, entries, last_gap, cut=_is_cut(fd, header))
+    # The table lies behind the ring.
+    problems = _problems(header, entries, last_gap, cut=not table and _is_cut(fd, header))
     alike = calls_digest(slots) if course is None else course.alike
     marks = read_marks(fd, header)
-    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems, known, alike, marks)
+    tables = calls.together, lines.together
+    return _assemble(name, header, entries, tables, (slots, captured), (dropped, dropped_p2p), problems, alike, marks)
 
 
 def _of_graphs(slots: Slots) -> tuple[Slots, Slots]:
     """The records of calls that ran, and those of calls that CUDA graphs captured."""
     captured = (slots["flags"] & layout.CAPTURED) != 0
-    return (slots[~captured], slots[captured]) if captured.any() else (slots, slots[:0])
+    return (slots[~captured], slots[captured]) if captured.any() else (slots, NO_SLOTS)
 
 
 def _is_cut(fd: int, header: Header) -> bool:
@@ -183,6 +191,8 @@ def _read_rows(fd: int, header: Header) -> npt.NDArray[Any]:
 def _read_table(fd: int, header: Header) -> bytes:
     parts, offset = [], header.table_offset
     limit = written_until(fd, offset, offset + layout.TABLE_LIMIT + layout.TABLE_CHUNK) - offset
+    if limit <= _PIECE:
+        return os.pread(fd, limit, offset)
     while limit > 0 and (part := os.pread(fd, min(limit, _PIECE), offset)):
         parts.append(part)
         offset, limit = offset + len(part), limit - len(part)
@@ -289,37 +299,34 @@ def _assemble(
     name: str,
     header: Header,
     entries: TableEntries,
+    tables: tuple[Sequence[Call], Sequence[Source]],
     slots: tuple[Slots, Slots],
     dropped: tuple[_Dropped, _Dropped],
     problems: list[str],
-    known: KnownEntries | None,
     alike: bytes,
     marks: StepMarks | None,
 ) -> BlackBox:
-    signatures, sources = _ordered(entries.signatures), (*_ordered(entries.sources), UNKNOWN_SOURCE)
+    # In the order of the fields: to name them takes as long as all the rest.
     return BlackBox(
-        path=name,
-        rank=header.rank,
-        world_size=header.world_size,
-        mode=header.mode,
-        host=header.host,
-        pid=header.pid,
-        run=_text(header.about.get("run")),
-        attempt=header.attempt,
-        created_ns=header.wall_ns,
-        closed_ns=header.closed_ns,
-        dumped_ns=header.dumped_ns,
-        groups=_ordered(entries.groups),
-        signatures=signatures if known is None else known.together(signatures),
-        sources=sources if known is None else known.together(sources),
-        events=(*ended_event(header.steps, marks), *_ordered(entries.events)),
-        dropped=dropped[0],
-        dropped_p2p=dropped[1],
-        slots=slots[0],
-        captured=slots[1],
-        problems=tuple(problems),
-        about=header.about,
-        alike=alike,
+        name,
+        header.rank,
+        header.world_size,
+        header.mode,
+        header.host,
+        header.pid,
+        _text(header.about.get("run")),
+        header.attempt,
+        header.wall_ns,
+        header.closed_ns,
+        header.dumped_ns,
+        in_order(entries.groups),
+        *tables,
+        (*ended_event(header.steps, marks), *in_order(entries.events)),
+        *dropped,
+        *slots,
+        tuple(problems),
+        header.about,
+        alike,
     )
 
 
@@ -340,12 +347,8 @@ def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots
     dropped_p2p: _Dropped = {}
     if not len(slots) or int(slots["index"][0]) > 1:
         _assume_dropped(slots, [*range(len(entries.groups))], dropped, dropped_p2p)
-    return _assemble(name, header, entries, (slots, slots[:0]), (dropped, dropped_p2p), [], None, b"", marks)
-
-
-def _ordered(values: Mapping[int, Any]) -> tuple[Any, ...]:
-    indices = [*values]
-    return tuple(values.values() if indices == [*range(len(indices))] else [values[index] for index in sorted(indices)])
+    tables = in_order(entries.signatures), (*in_order(entries.sources), UNKNOWN_SOURCE)
+    return _assemble(name, header, entries, tables, (slots, NO_SLOTS), (dropped, dropped_p2p), [], b"", marks)
 
 
 def _text(value: object) -> str:

@@ -106,7 +106,7 @@ def _ready_seconds() -> float:
 def _is_large(path: Path) -> bool:
     """True for a large file; the size of a black box says little, and it is bounded by its format."""
     try:
-        return path.suffix != SUFFIX and path.stat().st_size > _LARGE_BYTES
+        return not str(path).endswith(SUFFIX) and path.stat().st_size > _LARGE_BYTES
     except OSError:
         return False
 

@@ -15,13 +15,13 @@ import secrets
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from struct import Struct
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind
@@ -29,6 +29,9 @@ from simcoll.blackbox.members import KnownMembers, Room
 from simcoll.blackbox.ring_reader import Course
 from simcoll.core.record import Event, Group, Source, frames_from
 from simcoll.spec.call import Call
+
+if TYPE_CHECKING:
+    from simcoll.blackbox.header import HeaderShape
 
 _RETRY_NS = 1_000_000_000
 _HEAD = Struct("<4sII")
@@ -163,9 +166,13 @@ _LEAST = 1 << 10
 _ALIKE = re.compile(rb'\{"kind":"(creating|created|exit)","time_ns":(\d{1,19}),"data":(?=\{)')
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as what is made for each of thousands of ranks: that takes several times as long.
+@dataclass(slots=True)
 class TableEntries:
-    """The table's entries, by the index with which slots refer to them. ``damaged`` lists unreadable parts."""
+    """The table's entries, by the index with which slots refer to them. ``damaged`` lists unreadable parts.
+
+    The tables of calls and lines may be those of other files too.
+    """
 
     groups: dict[int, Group] = field(default_factory=dict)
     signatures: dict[int, Call] = field(default_factory=dict)
@@ -189,12 +196,23 @@ class Together(tuple[_Value, ...]):
 
 @dataclass(slots=True)
 class EntryRun:
-    """Calls and lines that stand one after the other in a table, sound: their bytes, and what they state."""
+    """Calls and lines that stand one after the other in a table, sound: their bytes, the first of these, for which a
+    table is searched, and what they state.
+    """
 
     data: bytes = b""
+    begin: bytes = b""
     noted: int = 0
-    signatures: dict[int, object] = field(default_factory=dict)
-    sources: dict[int, object] = field(default_factory=dict)
+    signatures: dict[int, Call] = field(default_factory=dict)
+    sources: dict[int, Source] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered(Generic[_Value]):
+    """A table in order, one object for all files that have it; ``whole`` if its entries are numbered without a gap."""
+
+    together: tuple[_Value, ...]
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +228,39 @@ class KnownEntries:
     signatures: dict[bytes, Call] = field(default_factory=dict)
     sources: dict[bytes, Source] = field(default_factory=dict)
     makings: dict[bytes, CommonData] = field(default_factory=dict)
-    headers: dict[bytes, CommonData] = field(default_factory=dict)
+    abouts: dict[bytes, CommonData] = field(default_factory=dict)
+    shapes: dict[object, HeaderShape] = field(default_factory=dict)
     pieces: dict[bytes, tuple[int, int, object]] = field(default_factory=dict)
     run: EntryRun = field(default_factory=EntryRun)
     courses: dict[object, Course] = field(default_factory=dict)
     _together: dict[tuple[int, ...], Together[object]] = field(default_factory=dict)
+    _ordered: dict[int, tuple[object, Ordered[object]]] = field(default_factory=dict)
 
-    def together(self, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
-        """These values as the tuple that earlier files with the same objects have."""
+    def ordered(self, values: dict[int, _Value], *more: _Value) -> Ordered[_Value]:
+        """Values by their index, and more behind them, as the tuple that earlier files with the same objects have."""
+        if (shared := self._ordered.get(id(values))) is not None:
+            return cast("Ordered[_Value]", shared[1])
+        found = (*in_order(values), *more)
         # An address identifies a value only while it is kept, as it is here.
-        return cast("tuple[_Value, ...]", self._together.setdefault(tuple(map(id, values)), Together(values)))
+        key = tuple(map(id, found))
+        together = self._together.get(key)
+        if together is None:
+            together = self._together[key] = Together(found)
+        ordered = Ordered(cast("tuple[_Value, ...]", together), is_whole(values))
+        if values is self.run.signatures or values is self.run.sources:
+            self._ordered[id(values)] = values, cast("Ordered[object]", ordered)
+        return ordered
+
+
+def in_order(values: Mapping[int, _Value]) -> tuple[_Value, ...]:
+    """Values by their index, which a writer gives them in their order."""
+    indices = [*values]
+    return tuple(values.values() if indices == [*range(len(indices))] else [values[index] for index in sorted(indices)])
+
+
+def is_whole(values: Mapping[int, object]) -> bool:
+    """True if entries are numbered without a gap, as a writer does."""
+    return len(values) == max(values, default=-1) + 1
 
 
 _GROUP, _SIGNATURE, _SOURCE, _EVENT = (
@@ -262,7 +303,7 @@ def _read_sound(table: bytes, known: KnownEntries) -> TableEntries | None:
     entries = TableEntries()
     run = known.run
     # To search for all of it would take longer than to read it.
-    begin = table.find(run.data[:_BEGIN]) if run.data else -1
+    begin = table.find(run.begin) if run.data else -1
     end = begin + len(run.data)
     if begin < 0 or not (table.startswith(run.data, begin) and table.startswith(layout.ENTRY_MARKER, end)):
         if not _take_pieces(table, entries, known):
@@ -272,18 +313,20 @@ def _read_sound(table: bytes, known: KnownEntries) -> TableEntries | None:
     # The entries of a run end with its bytes where another one follows.
     if not _take_pieces(table[:begin], entries, known, more=True):
         return None
+    behind = TableEntries(entries.groups, events=entries.events, damaged=entries.damaged, room=entries.room)
+    if not _take_pieces(table[end:], behind, known):
+        return None
     # Of two entries with one index the first counts.
-    _join(cast("dict[int, object]", entries.signatures), run.signatures)
-    _join(cast("dict[int, object]", entries.sources), run.sources)
-    return entries if _take_pieces(table[end:], entries, known) else None
+    entries.signatures = _joined(entries.signatures, run.signatures, behind.signatures)
+    entries.sources = _joined(entries.sources, run.sources, behind.sources)
+    return entries
 
 
-def _join(values: dict[int, object], others: dict[int, object]) -> None:
-    if not values:
-        values.update(others)
-        return
-    for index, value in others.items():
-        values.setdefault(index, value)
+def _joined(first: dict[int, _Value], run: dict[int, _Value], last: dict[int, _Value]) -> dict[int, _Value]:
+    if not first and not last:
+        return run
+    joined = {**first, **run, **last}
+    return joined if len(joined) == len(first) + len(run) + len(last) else {**last, **run, **first}
 
 
 def _take_pieces(table: bytes, entries: TableEntries, known: KnownEntries, *, more: bool = False) -> bool:
@@ -291,28 +334,42 @@ def _take_pieces(table: bytes, entries: TableEntries, known: KnownEntries, *, mo
     first, *pieces = table.split(layout.ENTRY_MARKER)
     if first:
         return False
-    by_kind = {_GROUP: entries.groups, _SIGNATURE: entries.signatures, _SOURCE: entries.sources}
-    kept = cast("dict[int, dict[int, object]]", by_kind)
+    kept: dict[int, dict[int, Any]] = {
+        _GROUP: entries.groups,
+        _SIGNATURE: entries.signatures,
+        _SOURCE: entries.sources,
+    }
     last = len(pieces) - (not more)
     for place, piece in enumerate(pieces):
         found = known.pieces.get(piece)
-        if found is not None:
+        if found is None:
+            found = _sound_piece(piece, entries, known, last=place == last)
+            if found is None:
+                return False
+        else:
             kept[found[0]].setdefault(found[1], found[2])
-            continue
-        if len(piece) < _PIECE_HEAD.size:
-            return False
-        size, crc, index, kind = _PIECE_HEAD.unpack_from(piece)
-        payload, padding = piece[_PIECE_HEAD.size : _PIECE_HEAD.size + size], piece[_PIECE_HEAD.size + size :]
-        whole = len(payload) == size <= layout.ENTRY_LIMIT and (place == last or len(padding) == -size % 4)
-        if not whole or not is_blank(padding) or zlib.crc32(memoryview(piece)[8 : _PIECE_HEAD.size + size]) != crc:
-            return False
-        try:
-            value = _keep(entries, known, kind, index, payload)
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return False
-        if kind in kept:
-            known.pieces[piece] = kind, index, value
     return True
+
+
+def _sound_piece(
+    piece: bytes, entries: TableEntries, known: KnownEntries, *, last: bool
+) -> tuple[int, int, object] | None:
+    """Take in an entry by its bytes behind the marker; None where it is damaged."""
+    if len(piece) < _PIECE_HEAD.size:
+        return None
+    size, crc, index, kind = _PIECE_HEAD.unpack_from(piece)
+    end = _PIECE_HEAD.size + size
+    payload, padding = piece[_PIECE_HEAD.size : end], piece[end:]
+    whole = len(payload) == size <= layout.ENTRY_LIMIT and (last or len(padding) == -size % 4)
+    if not whole or padding.strip(b"\0") or zlib.crc32(piece[8:end]) != crc:
+        return None
+    try:
+        value = _keep(entries, known, kind, index, payload)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if kind != _EVENT:
+        known.pieces[piece] = kind, index, value
+    return kind, index, value
 
 
 def _note_run(table: bytes, known: KnownEntries) -> None:
@@ -331,12 +388,13 @@ def _note_run(table: bytes, known: KnownEntries) -> None:
     if length < _RUN:
         return
     run.data = b"".join(layout.ENTRY_MARKER + piece for piece in pieces[start : start + length])
-    run.signatures.clear()
-    run.sources.clear()
+    run.begin = run.data[:_BEGIN]
+    # Other files may have the tables of the run before.
+    run.signatures, run.sources = {}, {}
+    by_kind = cast("dict[int, dict[int, object]]", {_SIGNATURE: run.signatures, _SOURCE: run.sources})
     for piece in pieces[start : start + length]:
         kind, index, value = known.pieces[piece]
-        values = run.signatures if kind == _SIGNATURE else run.sources
-        values.setdefault(index, value)
+        by_kind[kind].setdefault(index, value)
 
 
 def read_further(table: bytes, entries: TableEntries, known: KnownEntries) -> int:
@@ -389,6 +447,8 @@ def is_blank(data: bytes) -> bool:
 
 def _keep(entries: TableEntries, known: KnownEntries, kind: int, index: int, payload: bytes) -> object:
     """Take in an entry, unless one with its index was there before; returns what it states in any case."""
+    if kind == _EVENT:
+        return _first(entries.events, index, _made_alike(known, payload) or _event(json.loads(payload)))
     if kind == _GROUP:
         read = partial(_group, members=known.members, room=entries.room)
         return _first(entries.groups, index, _once(known.groups, payload, read))
@@ -396,8 +456,6 @@ def _keep(entries: TableEntries, known: KnownEntries, kind: int, index: int, pay
         return _first(entries.signatures, index, _once(known.signatures, payload, Call.from_json))
     if kind == _SOURCE:
         return _first(entries.sources, index, _once(known.sources, payload, _source))
-    if kind == _EVENT:
-        return _first(entries.events, index, _made_alike(known, payload) or _event(json.loads(payload)))
     raise ValueError(kind)
 
 

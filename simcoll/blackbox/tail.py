@@ -90,7 +90,7 @@ class BoxTail:
         replaced = self.header is None or fixed != self._page[: len(fixed)]
         changed = replaced or counters != self._page[len(fixed) :]
         if changed:
-            self.header = unpack_header(page, str(self.path), self._known.headers)
+            self.header = unpack_header(page, str(self.path), self._known)
             self._page, self.problem = fixed + counters, ""
             self._marks = read_marks(fd, self.header)
         if replaced:

@@ -26,11 +26,10 @@ def write_file(path: Path, text: str) -> None:
 
 def sarif_text(report: Report, code: int, sources: Path) -> str:
     """All findings as SARIF; ``code`` is the command's exit code, and files are named relative to ``sources``."""
-    import json
-
+    from simcoll.core.json_text import json_text
     from simcoll.reports.sarif import sarif_report
 
-    return json.dumps(sarif_report(report, code, sources), indent=2) + "\n"
+    return json_text(sarif_report(report, code, sources)) + "\n"
 
 
 def write_recorded_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Finding]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.core.io import printable, write_whole
+from simcoll.core.json_text import json_text
 from simcoll.errors import StdoutError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Output:
         """
         if self.json:
             if document is not None:
-                self.hand_over(json.dumps(document(), indent=2))
+                self.hand_over(json_text(document()))
             return
         from simcoll.core.text import plain
 
@@ -92,7 +93,7 @@ class Output:
     def render(self, picture: RenderableType, document: Callable[[], object]) -> None:
         """Put a picture or a JSON document on stdout; raises :class:`StdoutError` and BrokenPipeError."""
         if self.json:
-            self.hand_over(json.dumps(document(), indent=2))
+            self.hand_over(json_text(document()))
             return
         if self.plain:
             from simcoll.reports.tables import Linear
@@ -157,7 +158,7 @@ class Output:
         from simcoll.verifier.views.requested import charted
 
         try:
-            write_whole(folder / "report.json", json.dumps(report_document(report), indent=2) + "\n")
+            write_whole(folder / "report.json", json_text(report_document(report)) + "\n")
             write_whole(folder / "report.html", html_report(report, charted(report, traces), figures, tables))
         except OSError as error:
             self.warn(f"cannot write the report into {folder}: {error.strerror}")

@@ -12,6 +12,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO
 
 from simcoll.errors import UnreadableError
@@ -41,23 +42,31 @@ def make_sparse(path: Path) -> None:
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-@contextmanager
-def opened_record(path: str, wanted: str) -> Iterator[int]:
+class opened_record:  # noqa: N801 - it is used as a function, and a function that yields takes four times as long
     """A descriptor of a file that should be ``wanted`` (``a black box``), without waiting for a pipe's writer.
 
     Raises :class:`~simcoll.errors.UnreadableError` for any error of the system, also within the block.
     """
-    try:
-        fd = os.open(path, _FLAGS)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UnreadableError(f"{path}: cannot be opened: {reason}; give {wanted} that you may read") from error
-    try:
-        yield fd
-    except OSError as error:
-        raise UnreadableError(f"{path}: cannot be read: {error.strerror}; give {wanted}, a regular file") from error
-    finally:
-        os.close(fd)
+
+    __slots__ = ("_fd", "_path", "_wanted")
+
+    def __init__(self, path: str, wanted: str) -> None:
+        self._path, self._wanted = path, wanted
+
+    def __enter__(self) -> int:
+        try:
+            self._fd = os.open(self._path, _FLAGS)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            text = f"{self._path}: cannot be opened: {reason}; give {self._wanted} that you may read"
+            raise UnreadableError(text) from error
+        return self._fd
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._fd)
+        if isinstance(error, OSError):
+            text = f"{self._path}: cannot be read: {error.strerror}; give {self._wanted}, a regular file"
+            raise UnreadableError(text) from error
 
 
 def written_until(fd: int, start: int, end: int) -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -305,22 +306,35 @@ _STATES = {int(state): state for state in State}
 
 def record_at(trace: Trace, row: int) -> Record | None:
     """One row of a trace as a record; None where the row points outside the trace's tables."""
-    names = trace.slots.dtype.names or ()
-    slot = dict(zip(names, trace.slots[row].item(), strict=True))
-    group, signature, source, state = slot["group"], slot["signature"], slot["source"], slot["state"]
+    group, sequence, p2p_sequence, signature, source, state, flags, scheduled, started, finished = _values(
+        trace.slots, row
+    )
     if group >= len(trace.groups) or signature >= len(trace.signatures):
         return None
     return Record(
         trace.groups[group].name,
-        slot["sequence"],
+        sequence,
         trace.signatures[signature],
         trace.sources[source] if source < len(trace.sources) else Source("", 0, ""),
         _STATES.get(state, State.SCHEDULED),
-        bool(slot["flags"] & ASYNCHRONOUS),
-        bool(slot["flags"] & AWAITED),
-        slot["p2p_sequence"],
-        slot["scheduled_ns"],
-        slot["started_ns"],
-        slot["finished_ns"],
-        bool(slot["flags"] & ON_DEVICE),
+        bool(flags & ASYNCHRONOUS),
+        bool(flags & AWAITED),
+        p2p_sequence,
+        scheduled,
+        started,
+        finished,
+        bool(flags & ON_DEVICE),
     )
+
+
+def _values(slots: Slots, row: int) -> tuple[int, ...]:
+    """The fields of a slot in the order of :data:`SLOT`, but for the last; slots may hold others beside them."""
+    names = slots.dtype.names or ()
+    chosen = _chosen.get(names)
+    if chosen is None:
+        chosen = _chosen[names] = itemgetter(*(names.index(name) for name in (SLOT.names or ())[:-1]))
+    values: tuple[int, ...] = chosen(slots[row].item())
+    return values
+
+
+_chosen: dict[tuple[str, ...], Callable[[Any], Any]] = {}

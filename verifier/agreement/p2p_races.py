@@ -60,7 +60,8 @@ class _Messages:
 
 def racing_receives(traces: Sequence[Trace]) -> list[Finding]:
     """A warning for each pair of lines that race; none where the records of a rank are missing or incomplete."""
-    if not any(call.spelling == _ANY for trace in traces for call in trace.signatures):
+    tables = {id(trace.signatures): trace.signatures for trace in traces}
+    if not any(call.spelling == _ANY for table in tables.values() for call in table):
         return []
     whole = not any(trace.dropped or trace.dropped_p2p or trace.unknown for trace in traces)
     if not whole or len(traces) != max(trace.world_size for trace in traces):

@@ -60,6 +60,8 @@ def never_waited(traces: Sequence[Trace], unmatched: Sequence[Unmatched] = ()) -
     returned = dict(zip(map(id, traces), once_alike(traces, _returned, slots_key), strict=True))
     unobserved = once_alike(traces, lambda trace: _unobserved(trace, *returned[id(trace)]))
     for trace, left in zip(traces, unobserved, strict=True):
+        if not len(left[0]):
+            continue
         rows = _left(trace, *left)
         if trace.rank in alone:
             rows = np.array([row for row in rows if not _is_alone(trace, row, alone[trace.rank])], np.intp)

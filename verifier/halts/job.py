@@ -81,7 +81,8 @@ class Job:
 
     ``last`` holds each rank's last record, ``ended`` the times at which ranks ended well; ``launched`` are the ranks of
     which a launcher reports. ``stall`` is the job's stall, None where nothing shows one. ``mismatches`` are those of
-    severity error, ``tolerated`` those that are warnings, each in order of time.
+    severity error, ``tolerated`` those that are warnings, each in order of time. ``makings`` are the ranks that made
+    the first group, the second and so on, with each rank's making of it.
     """
 
     traces: Mapping[int, Trace]
@@ -94,6 +95,7 @@ class Job:
     matching: Matching = field(default_factory=Matching)
     mismatches: Sequence[Mismatch] = ()
     tolerated: Sequence[Mismatch] = ()
+    makings: Sequence[Mapping[int, Creation]] = ()
 
     @classmethod
     def of(
@@ -107,12 +109,12 @@ class Job:
         """The ends of the ranks; :meth:`disagreeing` adds their disagreements."""
         failures = failures_of(traces, outcome)
         by_rank = {trace.rank: trace for trace in traces}
-        made = {rank: trace for rank, trace in by_rank.items() if len(trace.slots)}
-        known = {rank: record_at(trace, len(trace.slots) - 1) for rank, trace in made.items()}
+        known = {rank: record_at(trace, -1) for rank, trace in by_rank.items() if len(trace.slots)}
         last = {rank: record for rank, record in known.items() if record is not None}
         ended = {rank: end for rank, trace in by_rank.items() if (end := _ended(trace, failures, outcome)) is not None}
         launched = frozenset(() if outcome is None else outcome.ranks)
-        return cls(by_rank, failures, last, ended, launched, stall, columns, matching)
+        made = _makings(by_rank)
+        return cls(by_rank, failures, last, ended, launched, stall, columns, matching, makings=made)
 
     def disagreeing(self, mismatches: Iterable[Mismatch]) -> Job:
         """The job with the disagreements of its ranks."""
@@ -267,8 +269,10 @@ def creations_of(rank: int, events: Sequence[Event]) -> list[Creation]:
     done = {_ordinal_of(event) for event in events if event.kind == "created"}
     found = []
     for event in events:
+        if event.kind != "creating":
+            continue
         place, members = _ordinal_of(event), event.data.get("ranks")
-        if event.kind != "creating" or place is None or not isinstance(members, list):
+        if place is None or not isinstance(members, list):
             continue
         if all(type(member) is int for member in members):
             source, before = source_of(event.data), number(event, "before")
@@ -281,10 +285,9 @@ def _ordinal_of(event: Event) -> tuple[int, int] | None:
     return None if life is None or ordinal is None else (life, ordinal)
 
 
-def by_place(job: Job) -> list[Mapping[int, Creation]]:
-    """The ranks that made the first group, the second and so on, with each rank's making of it."""
+def _makings(traces: Mapping[int, Trace]) -> list[Mapping[int, Creation]]:
     found: dict[tuple[int, int], dict[int, Creation]] = {}
-    for rank, trace in job.traces.items():
+    for rank, trace in traces.items():
         for creation in creations_of(rank, trace.events):
             found.setdefault((creation.life, creation.ordinal), {})[rank] = creation
     return [found[place] for place in sorted(found)]
@@ -300,4 +303,4 @@ def waiting_makers(made: Mapping[int, Creation], *, connecting: bool = False) ->
 
 def in_the_making(job: Job) -> set[int]:
     """The ranks that are inside the making of a group of theirs."""
-    return {one.rank for made in by_place(job) for one in waiting_makers(made)}
+    return {one.rank for made in job.makings for one in waiting_makers(made)}

@@ -23,7 +23,7 @@ from simcoll.verifier.findings.rules import (
     RANK_EXITED_EARLY,
 )
 from simcoll.verifier.halts.failures import Nature
-from simcoll.verifier.halts.job import Creation, Job, by_place, left_group, rank_locations, waiting_makers
+from simcoll.verifier.halts.job import Creation, Job, left_group, rank_locations, waiting_makers
 from simcoll.verifier.halts.missing import not_connecting, not_making
 
 
@@ -35,7 +35,7 @@ def membership_mismatches(job: Job) -> list[Finding]:
     which each rank is alone. In a job that ended well, default groups that all ranks got count as jobs of their own
     within the job.
     """
-    for made in by_place(job):
+    for made in job.makings:
         if job.clean and all(creation.ordinal == 0 and creation.done for creation in made.values()):
             continue
         members = {creation.members for creation in made.values() if creation.rank in creation.members}
@@ -50,7 +50,7 @@ def named_differently(job: Job) -> list[Finding]:
     Torch names a group by the number of groups that its rank has made. From 2.15 on it counts those too that their
     members alone make, with ``use_local_synchronization``.
     """
-    for made in by_place(job) if job.halted else ():
+    for made in job.makings if job.halted else ():
         waiting = waiting_makers(made)
         parts: dict[int, list[Creation]] = {}
         for one in waiting:
@@ -63,7 +63,7 @@ def named_differently(job: Job) -> list[Finding]:
 
 def unmade_groups(job: Job) -> list[Finding]:
     """Members wait for a member that never began to make the group, and may only be late."""
-    for made in by_place(job) if job.halted else ():
+    for made in job.makings if job.halted else ():
         if absent := not_making(job, made):
             return [_made_by_some(job, made, absent)]
     return []
@@ -74,8 +74,8 @@ def made_by_members_only(job: Job) -> list[Finding]:
 
     torch numbers groups on each rank: the next one that all ranks make has another number on the members.
     """
-    lives = {creation.life for made in by_place(job) for creation in made.values()}
-    for made in by_place(job):
+    lives = {creation.life for made in job.makings for creation in made.values()}
+    for made in job.makings:
         first = next(iter(made.values()))
         # Where the default group was made again, a rank that made no group leaves no sign of having been there.
         others = job.traces.keys() - made.keys() if first.ordinal and len(lives) == 1 else set()
@@ -231,7 +231,7 @@ def unconnected_ranks(job: Job) -> list[Finding]:
     The missing ranks have recorded nothing yet. It is SC702 where they have ended, SC401 where the given world size is
     wrong, otherwise SC201.
     """
-    for made in by_place(job) if job.halted else ():
+    for made in job.makings if job.halted else ():
         waiting = waiting_makers(made, connecting=True)
         absent, lacking = not_connecting(job, made)
         if absent:

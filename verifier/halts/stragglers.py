@@ -109,22 +109,25 @@ def _at_most(columns: GroupColumns, most: dict[int, float]) -> float:
     """The same bound from the time for which each rank may have waited in all calls of all groups, which is worked out
     once.
     """
-    for part in columns.parts:
-        if part.trace.rank not in most:
-            most[part.trace.rank] = _waited_at_most(part.trace.slots)
+    for one, alike in columns.classes():
+        free = bool((one.trace.slots["flags"] & ASYNCHRONOUS).any())
+        for trace in (columns.parts[place].trace for place in alike):
+            if trace.rank not in most:
+                most[trace.rank] = _waited_at_most(trace.slots, free=free)
     return 2 * sum(most[part.trace.rank] for part in columns.parts) / (len(columns.parts) - 1)
 
 
-def _waited_at_most(slots: Slots) -> float:
+def _waited_at_most(slots: Slots, *, free: bool) -> float:
     """Seconds: of each call from its making to its end; of an asynchronous one from the wait, if that was written down,
-    else nothing (:func:`~simcoll.core.waits.waited_ns`).
+    else nothing (:func:`~simcoll.core.waits.waited_ns`). ``free`` says whether there are any.
     """
-    inside = slots["finished_ns"].astype(np.int64) - slots["scheduled_ns"].astype(np.int64)
-    free = (slots["flags"] & ASYNCHRONOUS) != 0
-    if free.any():
+    # Unsigned numbers wrap around: as signed ones the differences are right.
+    inside = (slots["finished_ns"] - slots["scheduled_ns"]).view(np.int64)
+    if free:
         wait_us = slots["wait_us"]
-        inside = np.where(free, np.where(wait_us > 0, inside - wait_us.astype(np.int64) * 1000, 0), inside)
-    return float(np.maximum(inside, 0).sum()) / 1e9
+        waited = np.where(wait_us > 0, inside - wait_us.astype(np.int64) * 1000, 0)
+        inside = np.where((slots["flags"] & ASYNCHRONOUS) != 0, waited, inside)
+    return float(np.add.reduce(np.maximum(inside, 0))) / 1e9
 
 
 def _by_position(known: Sequence[_Inside], which: int) -> npt.NDArray[Any]:

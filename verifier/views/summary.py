@@ -28,7 +28,6 @@ from simcoll.core.trace import (
     course_key,
     once_alike,
     record_at,
-    slots_key,
 )
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
@@ -75,9 +74,10 @@ def _span(traces: Sequence[Trace]) -> tuple[int, int]:
         made, ended = trace.slots["scheduled_ns"], trace.slots["finished_ns"]
         if not len(made):
             continue
-        begin = int(made.min()) or int(made[made > 0].min(initial=_NEVER))
+        # By the functions themselves: the methods of arrays take twice as long for the few records of a rank.
+        begin = int(np.minimum.reduce(made)) or int(made[made > 0].min(initial=_NEVER))
         begins += [begin] if begin < _NEVER else []
-        ends.append(max(int(made.max()), int(ended.max())))
+        ends.append(max(int(np.maximum.reduce(made)), int(np.maximum.reduce(ended))))
     return min(begins, default=0), max(ends, default=0)
 
 
@@ -104,15 +104,17 @@ def _places(
     The place of ranks that are known to be alike is worked out once.
     """
     by_rank = {trace.rank: trace for trace in traces}
-    rows = {trace.rank: row for trace, row in zip(traces, once_alike(traces, _row, slots_key), strict=True)}
+    at = {trace.rank: found for trace, found in zip(traces, once_alike(traces, _row), strict=True)}
     crowds: dict[object, _Crowd] = {}
     alike: dict[object, _Crowd] = {}
     ended: dict[tuple[Life, int], bool] = {}
     for state in states:
         rank, trace = state.rank, by_rank.get(state.rank)
-        row = None if state.status is RankStatus.FINISHED else device_row(by_rank, rank, ended)
-        row = rows.get(rank) if row is None else row
-        group = None if trace is None or row is None else _group_at(trace, row)
+        row, index = at.get(rank, (None, None))
+        if trace is not None and state.status is not RankStatus.FINISHED:
+            queued = device_row(by_rank, rank, ended)
+            row, index = (row, index) if queued is None else (queued, _group_at(trace, queued))
+        group = None if trace is None or index is None or index >= len(trace.groups) else trace.groups[index]
         kind = None if group is None else kind_of(group)
         line = UNKNOWN_SOURCE if stall is None else stall.places.get(rank, UNKNOWN_SOURCE)
         own = None if trace is None else course_key(trace)
@@ -124,17 +126,16 @@ def _places(
             crowd = alike[key] = crowds.setdefault(_key(place), _Crowd(place))
         crowd.ranks.append(rank)
         if trace is not None and row is not None and group is not None:
-            crowd.since.append(int(trace.slots[row]["scheduled_ns"]))
+            crowd.since.append(int(trace.slots["scheduled_ns"][row]))
             crowd.groups.add((group.name, group.ranks))
     together = [crowd.place() for crowd in crowds.values()]
     return tuple(sorted(together, key=lambda place: (-len(place.ranks), place.ranks)))
 
 
-def _group_at(trace: Trace, row: int) -> Group | None:
-    """The group of a row; None where the row points outside the trace's tables."""
-    slot = trace.slots[row]
-    index, signature = int(slot["group"]), int(slot["signature"])
-    return trace.groups[index] if index < len(trace.groups) and signature < len(trace.signatures) else None
+def _group_at(trace: Trace, row: int) -> int | None:
+    """The index of a row's group; None where the row points outside the trace's table of calls."""
+    slots = trace.slots
+    return int(slots["group"][row]) if int(slots["signature"][row]) < len(trace.signatures) else None
 
 
 def _place(state: RankState, trace: Trace | None, row: int | None, line: Source, reason: str, *, busy: bool) -> Place:
@@ -161,13 +162,14 @@ def _place(state: RankState, trace: Trace | None, row: int | None, line: Source,
     )
 
 
-def _row(trace: Trace) -> int | None:
-    """The row that shows a rank's place: the first call for which it waits, otherwise its last one."""
+def _row(trace: Trace) -> tuple[int | None, int | None]:
+    """The row that shows a rank's place, and its group: the first call for which it waits, otherwise its last one."""
     slots = trace.slots
     waits = np.flatnonzero((slots["state"] <= State.STARTED) & (slots["flags"] & AWAITED != 0))
-    if len(waits):
-        return int(waits[0])
-    return len(slots) - 1 if len(slots) else None
+    if not len(slots):
+        return None, None
+    row = int(waits[0]) if len(waits) else len(slots) - 1
+    return row, _group_at(trace, row)
 
 
 def _activity(status: RankStatus, going_on: Activity) -> Activity:
