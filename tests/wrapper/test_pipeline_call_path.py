@@ -20,7 +20,7 @@ CALLS = 20
 MOST = {
     ("record", False): (3, 29),
     ("check", False): (6, 36),
-    ("detail", False): (31, 58),
+    ("detail", False): (7, 58),
     ("record", True): (4, 65),
     ("check", True): (5, 70),
 }
