@@ -19,7 +19,7 @@
 enum { REVISION = 6 }; /* as in simcoll/core/native.py */
 
 enum { GIVE, COMBINE, TAKE };
-enum { MOMENT_MS = 1 };
+enum { MOMENT_MS = 10 };
 
 /* As allreduce.py packs them. */
 typedef struct {

@@ -122,14 +122,15 @@ class WordChannel:
     def _go_on(self, half: _Half, least: bool, began: float, timeout: TimeLimit) -> int:
         """Make the rest of a sum."""
         deadline = began + limit_of(timeout).total_seconds()
-        done, total, piece, error = half
+        done, total, piece, refused = half
         for action, link in self._steps[done:]:
+            if refused:
+                raise link.refused(refused, sending=action == _GIVE)
             if action == _GIVE:
-                link.send(self._position, total, error)
+                link.send(self._position, total)
             else:
-                word = link.receive(self._position, deadline, piece, error)
+                word, piece = link.receive(self._position, deadline, piece), b""
                 total = word if action == _TAKE else min(total, word) if least else (total + word) & _MASK
-            piece, error = b"", 0
         return total
 
     def close(self) -> None:
@@ -171,25 +172,18 @@ class _Link:
         for descriptor in self._others:
             self._poll.register(descriptor, select.POLLRDHUP)
 
-    def send(self, position: int, word: int, refused: int = 0) -> None:
-        """Send a message; at most two are on their way, which a socket's buffer always holds.
-
-        ``refused`` is the number of the error with which the socket has refused it already, if it has.
-        """
+    def send(self, position: int, word: int) -> None:
+        """Send a message; at most two are on their way, which a socket's buffer always holds."""
         try:
-            _raise(refused)
             self.socket.send(_MESSAGE.pack(position, word), socket.MSG_NOSIGNAL)
         except OSError as error:
             self.ask_after()
             raise self._broken(error) from error
 
-    def receive(self, position: int, deadline: float, message: bytes = b"", refused: int = 0) -> int:
-        """The peer's word at a position of the channel; the first bytes of its ``message`` may have been received.
-
-        ``refused`` is the number of the error with which the socket has refused the next ones already, if it has.
-        """
+    def receive(self, position: int, deadline: float, message: bytes) -> int:
+        """The peer's word at a position of the channel; the first bytes of its ``message`` may have been received."""
         while len(message) < _MESSAGE.size:
-            message += self._piece(_MESSAGE.size - len(message), deadline, refused)
+            message += self._piece(_MESSAGE.size - len(message), deadline)
         theirs, word = _MESSAGE.unpack(message)
         if theirs == position:
             return int(word)
@@ -200,11 +194,10 @@ class _Link:
             "a word was lost, or sums were asked for in another order"
         )
 
-    def _piece(self, size: int, deadline: float, refused: int) -> bytes:
+    def _piece(self, size: int, deadline: float) -> bytes:
         """Some bytes, at least one. To ask again before going to sleep would take the core from the one that sends."""
         while True:
             try:
-                _raise(refused)
                 piece = self.socket.recv(size)
             except BlockingIOError:
                 self._sleep(deadline)
@@ -235,6 +228,12 @@ class _Link:
         if len(last) == _MESSAGE.size and _MESSAGE.unpack(last)[0] == _GAVE_UP:
             raise self._given_up()
 
+    def refused(self, number: int, *, sending: bool) -> ConnectionError:
+        """Returns the error of a message that the socket has refused, with this error number of the system."""
+        if sending:
+            self.ask_after()
+        return self._broken(OSError(number, os.strerror(number)))
+
     def _given_up(self) -> ConnectionError:
         return ConnectionError(f"group rank {self.peer} gave up: a rank that it waited for did not come, or has ended")
 
@@ -247,12 +246,6 @@ class _Link:
             if failed:
                 self.socket.send(_MESSAGE.pack(_GAVE_UP, 0), socket.MSG_NOSIGNAL)
             self.socket.shutdown(socket.SHUT_RDWR)
-
-
-def _raise(number: int) -> None:
-    """Raise an error that the system gave; 0 is none."""
-    if number:
-        raise OSError(number, os.strerror(number))
 
 
 class AllReducePlan:
