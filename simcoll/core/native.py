@@ -12,7 +12,13 @@ import os
 from functools import lru_cache
 from typing import Any
 
-PARTS = ("simcoll.blackbox._ring", "simcoll.blackbox._stacks", "simcoll.pricing._replay", "simcoll.recorder._calls")
+PARTS = (
+    "simcoll.blackbox._ring",
+    "simcoll.blackbox._stacks",
+    "simcoll.pricing._replay",
+    "simcoll.proof._words",
+    "simcoll.recorder._calls",
+)
 """The modules that ``setup.py`` compiles, if it can."""
 
 REVISION = 6

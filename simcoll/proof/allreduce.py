@@ -4,6 +4,9 @@ Recursive doubling: log2 N rounds, in each of which a rank exchanges its partial
 no power of two, N - 2^k ranks first lend their word to a neighbour and are given the total at the end (Thakur,
 Rabenseifner, Gropp: Optimization of Collective Communication Operations in MPICH, 2005). A rank holds O(log N) sockets.
 A group of Gloo's for the same purpose hands each message to a thread of its own, which takes longer than the message.
+
+What goes well within a moment is one compiled step (``_words.c``); the rest of such a sum, and all of it where that was
+not compiled, is here.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeAlias
 
+from simcoll.core.native import native
 from simcoll.proof.connections import LinkStore, connect_links
 
 _MASK = (1 << 64) - 1
@@ -32,6 +37,26 @@ _UNREAD_BYTES = 16 * _MESSAGE.size
 _GAVE_UP = (1 << 64) - 1
 """In place of a position, the last message of a rank whose sum failed; one that merely closes sends none."""
 
+_GIVE, _COMBINE, _TAKE = range(3)
+"""The actions that make up a sum: give a peer the total so far, combine its word with that, take its word for it."""
+
+_STEP = struct.Struct("=ii")
+"""An action and the descriptor of the peer's socket, as ``_words.c`` reads them."""
+
+_Half: TypeAlias = tuple[int, int, bytes, int]
+"""A sum under way: the number of steps that were made, the total so far, what was received of the message of the next
+step, and the number of the error with which its socket has refused it already (0: none)."""
+
+_Exchange: TypeAlias = Callable[[bytes, int, int, bool], int | _Half]
+
+TimeLimit: TypeAlias = timedelta | Callable[[], timedelta]
+"""The time to wait for other ranks, or a function that knows it, which is asked only where one is not there at once."""
+
+
+def limit_of(limit: TimeLimit) -> timedelta:
+    """Returns the time that a limit states."""
+    return limit if isinstance(limit, timedelta) else limit()
+
 
 class WordChannel:
     """A sum of words over a group. A failure on one rank closes it on all that are in a sum or come to one."""
@@ -41,12 +66,12 @@ class WordChannel:
         for link in self._links:
             link.watch(self._links)
         at = {link.peer: link for link in self._links}
-        plan = AllReducePlan(group_rank, group_size)
-        self._keeper = None if plan.keeper is None else at[plan.keeper]
-        self._guest = None if plan.guest is None else at[plan.guest]
-        self._partners = [at[partner] for partner in plan.partners]
+        self._steps = [(action, at[peer]) for action, peer in AllReducePlan(group_rank, group_size).steps]
+        self._packed = b"".join(_STEP.pack(action, link.socket.fileno()) for action, link in self._steps)
+        compiled = native("simcoll.proof._words")
+        self._exchange: _Exchange | None = None if compiled is None else compiled.exchange
         self._position = 0
-        self._closed = threading.Event()
+        self._closed = False
         self._busy = threading.Lock()
         self._pid = os.getpid()
 
@@ -61,46 +86,51 @@ class WordChannel:
         peers = AllReducePlan(group_rank, group_size).peers
         return cls(group_rank, group_size, connect_links(store, group_rank, peers, timeout))
 
-    def sum(self, word: int, timeout: timedelta) -> int:
+    def sum(self, word: int, timeout: TimeLimit) -> int:
         """The sum modulo 2^64 of the words that all ranks give to their n-th sum; blocks, without the GIL.
 
         Raises TimeoutError if a rank does not come, ConnectionError if one has closed; either closes the channel.
         """
-        return self._combined(word & _MASK, _added, timeout)
+        return self.combined(word, timeout)
 
-    def least(self, value: int, timeout: timedelta) -> int:
+    def least(self, value: int, timeout: TimeLimit) -> int:
         """The least of the ranks' values, 0 <= value < 2^64; counts as a sum, and raises what one raises."""
-        return self._combined(value, min, timeout)
+        return self.combined(value, timeout, least=True)
 
-    def _combined(self, value: int, combine: Callable[[int, int], int], timeout: timedelta) -> int:
+    def combined(self, word: int, timeout: TimeLimit, *, least: bool = False) -> int:
+        """The sum of the ranks' words, or the ``least`` of them: :meth:`sum` and :meth:`least` in one function."""
         if self._pid != os.getpid():
             raise ConnectionError(f"this channel belongs to process {self._pid}: a child must connect one of its own")
         with self._busy:
-            if self._closed.is_set():
+            closed, began = self._closed, time.monotonic()
+            if closed:
                 raise ConnectionError("this channel is closed: connect a new one")
             try:
-                return self._over_all(value, combine, time.monotonic() + timeout.total_seconds())
+                self._position += 1
+                if self._exchange is None:
+                    return self._go_on((0, word & _MASK, b"", 0), least, began, timeout)
+                total = self._exchange(self._packed, self._position, word, least)
+                return total if isinstance(total, int) else self._go_on(total, least, began, timeout)
             except BaseException:
                 # Also after an interrupt: half a sum cannot be taken up again.
                 self._hang_up(failed=True)
                 raise
             finally:
-                if self._closed.is_set():
+                if self._closed:
                     self._release()
 
-    def _over_all(self, total: int, combine: Callable[[int, int], int], deadline: float) -> int:
-        self._position += 1
-        position = self._position
-        if self._keeper is not None:
-            self._keeper.send(position, total)
-            return self._keeper.receive(position, deadline)
-        if self._guest is not None:
-            total = combine(total, self._guest.receive(position, deadline))
-        for partner in self._partners:
-            partner.send(position, total)
-            total = combine(total, partner.receive(position, deadline))
-        if self._guest is not None:
-            self._guest.send(position, total)
+    def _go_on(self, half: _Half, least: bool, began: float, timeout: TimeLimit) -> int:
+        """Make the rest of a sum."""
+        deadline = began + limit_of(timeout).total_seconds()
+        done, total, piece, refused = half
+        for action, link in self._steps[done:]:
+            if refused:
+                raise link.refused(refused, sending=action == _GIVE)
+            if action == _GIVE:
+                link.send(self._position, total)
+            else:
+                word, piece = link.receive(self._position, deadline, piece), b""
+                total = word if action == _TAKE else min(total, word) if least else (total + word) & _MASK
         return total
 
     def close(self) -> None:
@@ -115,17 +145,13 @@ class WordChannel:
 
     def _hang_up(self, *, failed: bool) -> None:
         """End the conversations; the descriptors stay, so that no thread waits for one that has been given anew."""
-        self._closed.set()
+        self._closed = True
         for link in self._links:
             link.hang_up(failed=failed)
 
     def _release(self) -> None:
         for link in self._links:
             link.socket.close()
-
-
-def _added(one: int, other: int) -> int:
-    return (one + other) & _MASK
 
 
 class _Link:
@@ -154,9 +180,8 @@ class _Link:
             self.ask_after()
             raise self._broken(error) from error
 
-    def receive(self, position: int, deadline: float) -> int:
-        """The peer's word at a position of the channel."""
-        message = self._piece(_MESSAGE.size, deadline)
+    def receive(self, position: int, deadline: float, message: bytes) -> int:
+        """The peer's word at a position of the channel; the first bytes of its ``message`` may have been received."""
         while len(message) < _MESSAGE.size:
             message += self._piece(_MESSAGE.size - len(message), deadline)
         theirs, word = _MESSAGE.unpack(message)
@@ -203,6 +228,12 @@ class _Link:
         if len(last) == _MESSAGE.size and _MESSAGE.unpack(last)[0] == _GAVE_UP:
             raise self._given_up()
 
+    def refused(self, number: int, *, sending: bool) -> ConnectionError:
+        """Returns the error of a message that the socket has refused, with this error number of the system."""
+        if sending:
+            self.ask_after()
+        return self._broken(OSError(number, os.strerror(number)))
+
     def _given_up(self) -> ConnectionError:
         return ConnectionError(f"group rank {self.peer} gave up: a rank that it waited for did not come, or has ended")
 
@@ -239,3 +270,11 @@ class AllReducePlan:
     def peers(self) -> list[int]:
         """All of them."""
         return [*self.partners, *(peer for peer in (self.keeper, self.guest) if peer is not None)]
+
+    @property
+    def steps(self) -> list[tuple[int, int]]:
+        """The actions of a sum in order, each with the peer that it concerns."""
+        if self.keeper is not None:
+            return [(_GIVE, self.keeper), (_TAKE, self.keeper)]
+        rounds = [(action, partner) for partner in self.partners for action in (_GIVE, _COMBINE)]
+        return rounds if self.guest is None else [(_COMBINE, self.guest), *rounds, (_GIVE, self.guest)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 
+from simcoll.core.native import native
 from simcoll.core.record import Group, Record, State, source_document, source_from
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.proof.side_channel import ChannelBrokenError, SideChannel
 from simcoll.proof.store import PolledStore
-from simcoll.recorder.recorder import Entry, Prepared
+from simcoll.recorder.arguments import timeout_of
+from simcoll.recorder.recorder import Entry, Prepared, Written
 from simcoll.spec.call import Call, MalformedCallError
 from simcoll.spec.checksum import joined_word, positioned, statement_digest
 from simcoll.spec.collectives import spec_of
@@ -44,6 +47,8 @@ class Prover:
         self._timeout = timeout
         self._channel = SideChannel(store, group_rank, len(group.ranks), timeout) if len(group.ranks) > 1 else None
         self._tolerance = Tolerance(group_rank, len(group.ranks))
+        compiled = native("simcoll.proof._words")
+        self._positioned: Callable[[int, int], int] = positioned if compiled is None else compiled.positioned
 
     def prove(
         self, entry: Entry, timeout: timedelta | None = None, *, first_absent_only: bool = False, place: str = ""
@@ -59,11 +64,29 @@ class Prover:
                 self._judge(entry, {0: entry.record()})
             return
         claimed = 0 if entry.claim is None else entry.claim.digest
-        word = positioned(self._tolerance.word(entry.prepared, claimed), entry.sequence)
+        word = self._positioned(self._tolerance.word(entry.prepared, claimed), entry.sequence)
         if entry.fault is not None:
             word = (word + _UNSOUND) & _MASK
         if self._total(self._channel, entry, word, timeout, first_absent_only) != 0:
             self._judge(entry, *self._exchanged(self._channel, place or str(entry.sequence), document_of(entry)))
+
+    def prove_usual(self, written: Written, options: object, entry_of: Callable[[Written], Entry]) -> None:
+        """As :meth:`prove`, for a call that went the quick way, whose ``options`` may state its timeout.
+
+        Its entry is made where there is something to say of it.
+        """
+        channel, (prepared, sequence, *_) = self._channel, written
+        if channel is None or prepared.statement in self._tolerance.counts_as:
+            self.prove(entry_of(written), timeout_of(options))
+            return
+        word, limit = self._positioned(prepared.word, sequence), partial(self._stated, options)
+        try:
+            total = channel.total(word, limit, {"sequence": sequence, "op": prepared.call.op})
+        except ChannelBrokenError as error:
+            raise self._missing(entry_of(written), error, timeout_of(options)) from None
+        if total != 0:
+            entry = entry_of(written)
+            self._judge(entry, *self._exchanged(channel, str(sequence), document_of(entry)))
 
     def prove_run(self, run: Sequence[Prepared], first: Entry, begin: Callable[[], Entry]) -> None:
         """As :meth:`prove`, for calls that are launched all at once: with one sum, where all ranks launch as many.
@@ -106,14 +129,18 @@ class Prover:
         timeout: timedelta | None,
         first_absent_only: bool = False,
     ) -> int:
-        # A timeout of zero means "none at all" to a store.
-        asked = self._timeout() if timeout is None else timeout
         note = {"sequence": entry.sequence, "op": entry.prepared.call.op}
         try:
-            return channel.total(word, max(asked, _SHORTEST), note)
+            return channel.total(word, partial(self._limit, timeout), note)
         except ChannelBrokenError as error:
-            entry.finished(State.FAILED)
-            raise self._missing(entry, error, asked, first_absent_only) from None
+            raise self._missing(entry, error, timeout, first_absent_only) from None
+
+    def _limit(self, timeout: timedelta | None) -> timedelta:
+        # A timeout of zero means "none at all" to a store.
+        return max(self._timeout() if timeout is None else timeout, _SHORTEST)
+
+    def _stated(self, options: object) -> timedelta:
+        return self._limit(timeout_of(options))
 
     def _exchanged(
         self, channel: SideChannel, place: str, document: Mapping[str, object]
@@ -150,9 +177,12 @@ class Prover:
         return [] if found is None else [found]
 
     def _missing(
-        self, entry: Entry, error: ChannelBrokenError, timeout: timedelta, first_only: bool
+        self, entry: Entry, error: ChannelBrokenError, timeout: timedelta | None, first_only: bool = False
     ) -> MissingRankError:
-        milliseconds = round(timeout.total_seconds() * 1000)
+        """Returns the error of a call to which ranks did not come."""
+        entry.finished(State.FAILED)
+        asked = self._timeout() if timeout is None else timeout
+        milliseconds = round(asked.total_seconds() * 1000)
         waited = round(error.waited.total_seconds() * 1000)
         text = missing_text(
             self._group,
@@ -177,11 +207,12 @@ class Tolerance:
     def __init__(self, group_rank: int, group_size: int) -> None:
         self._rank = group_rank
         self._size = group_size
-        self._counts_as: dict[int, int] = {}
+        self.counts_as: dict[int, int] = {}
+        """The statement that stands for each of those that count as one, by their digests."""
 
     def word(self, prepared: Prepared, claimed: int = 0) -> int:
         """The word of a call, by the class of its statement; ``claimed`` is the digest of a model stated with it."""
-        digest = self._counts_as.get(prepared.statement)
+        digest = self.counts_as.get(prepared.statement)
         if digest is None and not claimed:
             return prepared.word
         counted = prepared.statement if digest is None else digest
@@ -193,10 +224,10 @@ class Tolerance:
             statement_digest(spec_of(record.call).statement(record.call, rank, self._size))
             for rank, record in records.items()
         }
-        merged = {self._counts_as.get(digest, digest) for digest in stated}
+        merged = {self.counts_as.get(digest, digest) for digest in stated}
         common = min(merged)
-        members = [digest for digest, counts_as in self._counts_as.items() if counts_as in merged]
-        self._counts_as.update(dict.fromkeys([*stated, *members], common))
+        members = [digest for digest, counts_as in self.counts_as.items() if counts_as in merged]
+        self.counts_as.update(dict.fromkeys([*stated, *members], common))
 
 
 def document_of(entry: Entry) -> dict[str, object]:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from simcoll.core.ranges import ranks_text
-from simcoll.proof.allreduce import WordChannel
+from simcoll.proof.allreduce import TimeLimit, WordChannel, limit_of
 from simcoll.proof.connections import LinkStore
 from simcoll.proof.store import PolledStore
 
@@ -43,14 +43,14 @@ class SideChannel:
         self._generation = 0
         self._words: WordChannel | None = None
 
-    def total(self, word: int, timeout: timedelta, note: Mapping[str, object]) -> int:
+    def total(self, word: int, timeout: TimeLimit, note: Mapping[str, object]) -> int:
         """The sum of the ranks' words modulo 2^64; all ranks come here in the same order.
 
         Raises :class:`ChannelBrokenError` if ranks do not come within ``timeout``, and leaves ``note`` for them.
         """
         since = time.monotonic()
         try:
-            return (self._words or self._connect(timeout)).sum(word, timeout)
+            return (self._words or self._connect(limit_of(timeout))).combined(word, timeout)
         except OSError as error:
             raise self._broken(timedelta(seconds=time.monotonic() - since), note) from error
         except RuntimeError as error:

@@ -112,7 +112,7 @@ class Pipeline:
         try:
             return method(*args)
         except Exception as error:
-            _note_refusal(entry, error, flight)
+            note_refusal(entry, error, flight)
             raise
 
     def _fly(
@@ -130,7 +130,7 @@ class Pipeline:
     def _refused_open(self, call: OpenCall, error: Exception) -> None:
         """The backend has refused an asynchronous call that goes the quick way."""
         entry, flight, _ = self._flights.taken(call)
-        _note_refusal(entry, error, flight)
+        note_refusal(entry, error, flight)
 
     def _go_on(self, call: OpenCall) -> Work | None:
         """The Work of an asynchronous call that was launched, and cannot go the quick way to its end."""
@@ -165,7 +165,7 @@ class Pipeline:
         try:
             inner.wait()
         except Exception as error:
-            _note_failure(entry, error)
+            note_failure(entry, error)
             raise
         entry.waited_for()
         self._flights.waits += 1
@@ -183,7 +183,7 @@ class Pipeline:
                 return launch()
             return self._queue_on_device(self._times, entry, arguments, launch)
         except Exception as error:
-            _note_refusal(entry, error, flight)
+            note_refusal(entry, error, flight)
             raise
 
     def _queue_on_device(self, times: DeviceTimes, entry: Entry, arguments: Arguments, launch: Launch) -> Work | None:
@@ -227,7 +227,7 @@ class Pipeline:
         try:
             inner = launch()
         except Exception as error:
-            _note_refusal(entry, error)
+            note_refusal(entry, error)
             raise
         entry.finished()
         calls.append(CapturedCall(weakref.ref(self), entry.prepared, entry.source))
@@ -286,13 +286,13 @@ class RecordedPipeline(Pipeline):
         try:
             inner = method(*args)
         except Exception as error:
-            _note_refusal(log.entry(written), error)
+            note_refusal(log.entry(written), error)
             raise
         try:
             if inner is not None:
                 inner.wait()
         except Exception as error:
-            _note_failure(log.entry(written), error)
+            note_failure(log.entry(written), error)
             raise
         log.box.advance(written[3])
         self._flights.waits += 1
@@ -348,7 +348,8 @@ def recorded(
     return RecordedWork(inner, entry, flight, check)
 
 
-def _note_failure(entry: Entry, error: Exception) -> None:
+def note_failure(entry: Entry, error: Exception) -> None:
+    """Write down that the wait for a call failed."""
     if isinstance(error, MissingRankError):
         entry.lacked(error)
         entry.finished(State.FAILED)
@@ -356,7 +357,8 @@ def _note_failure(entry: Entry, error: Exception) -> None:
         entry.failed(error)
 
 
-def _note_refusal(entry: Entry, error: Exception, flight: Flight | None = None) -> None:
+def note_refusal(entry: Entry, error: Exception, flight: Flight | None = None) -> None:
+    """Write down that the backend did not take a call, or has failed in it."""
     if flight is not None:
         # Its memory is free for another call.
         flight.end()
@@ -507,7 +509,7 @@ class CheckedPipeline(BackgroundPipeline):
         try:
             inner = method(*args)
         except Exception as error:
-            _note_refusal(log.entry(written), error)
+            note_refusal(log.entry(written), error)
             raise
         self._checker.add((written, get_ident()))
         if inner is None:
@@ -540,7 +542,7 @@ class CheckedPipeline(BackgroundPipeline):
         return inner
 
     def _note_failed_wait(self, entry: Entry, error: Exception) -> None:
-        _note_failure(entry, error)
+        note_failure(entry, error)
         raise_mismatch_behind(error)
 
     def _replayed(self, calls: Sequence[CapturedCall]) -> GroupReplay:

@@ -25,7 +25,7 @@ from simcoll.proof.p2p_channel import Posted
 from simcoll.proof.p2p_detail import Messages
 from simcoll.proof.prover import Prover
 from simcoll.proof.queue import ProofQueue
-from simcoll.recorder.arguments import Arguments, timeout_of
+from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.quick import Conditions, OpenCall, Quick
 from simcoll.recorder.recorder import Entry, GroupLog, Written
@@ -33,8 +33,11 @@ from simcoll.recorder.source import Site, current_site
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import flights
 from simcoll.wrapper.ddp import take_claim
-from simcoll.wrapper.pipeline import BackgroundPipeline, Launch, Method, recorded
+from simcoll.wrapper.pipeline import BackgroundPipeline, Launch, Method, note_failure, note_refusal, recorded
 from simcoll.wrapper.queued_work import QueuedWork, WorkerThreads, as_called, profiled
+
+# A plain name: every look at a member of an enum costs.
+_STARTED = State.STARTED
 
 _FUTURE_THREADS = 2
 """As many as a Gloo group has: the callback of one future may wait for what another completes."""
@@ -103,17 +106,36 @@ class ProvedPipeline(BackgroundPipeline):
     def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
         """Prove a call, launch it and wait for it."""
         assert isinstance(written, tuple)  # asynchronous calls do not come here
+        log, queue = self._log, self._queue
         try:
-            entry = self._log.entry(written)
-            if entry.prepared.parts:
-                self._log.recorder.parts_received += 1
-            self._queue.await_turn(written)
-            launch = partial(self._launch_plain, entry, method, args)
-            inner = self._prove_and_launch(entry, timeout_of(args[-1]), launch)
+            if written[0].parts:
+                log.recorder.parts_received += 1
+            if queue.waiting[0] is not written:
+                queue.await_turn(written)
+            try:
+                self._prover.prove_usual(written, args[-1], log.entry)
+            except MissingRankError as missing:
+                _note_missing(log.entry(written), missing)
+                raise
+            log.box.advance(written[3], _STARTED)
+            try:
+                inner = method(*args)
+            except Exception as error:
+                note_refusal(log.entry(written), error)
+                raise
         finally:
-            self._queue.leave(written)
-        PENDING_ERRORS.raise_due()
-        return self._wait(entry, inner)
+            queue.leave(written)
+        if PENDING_ERRORS.due:
+            PENDING_ERRORS.raise_due()
+        try:
+            if inner is not None:
+                inner.wait()
+        except Exception as error:
+            note_failure(log.entry(written), error)
+            raise
+        log.box.advance(written[3])
+        self._flights.waits += 1
+        return inner
 
     def _enqueue(self, begin: Callable[[], Entry], arguments: Arguments, launch: Launch, site: Site) -> Work:
         works: list[QueuedWork] = []
@@ -172,15 +194,13 @@ class ProvedPipeline(BackgroundPipeline):
         entry: Entry,
         timeout: timedelta | None,
         start: Launch,
-        turn: Turn | None = None,
-        first_absent_only: bool = False,
+        turn: Turn | None,
+        first_absent_only: bool,
     ) -> Work | None:
         try:
             self._prover.prove(entry, timeout, first_absent_only=first_absent_only)
         except MissingRankError as missing:
-            entry.lacked(missing)
-            # A rank that has raised for a message that does not fit may have ended before this one was.
-            PENDING_ERRORS.raise_due()
+            _note_missing(entry, missing)
             raise
         if turn is not None:
             turn.come()
@@ -272,6 +292,12 @@ class ProvedPipeline(BackgroundPipeline):
             self._futures.close()
             self._prover.close()
         super().close(seconds)
+
+
+def _note_missing(entry: Entry, missing: MissingRankError) -> None:
+    entry.lacked(missing)
+    # A rank that has raised for a message that does not fit may have ended before this one was.
+    PENDING_ERRORS.raise_due()
 
 
 def _in_turn(arguments: Arguments, launch: Launch) -> Work | None:

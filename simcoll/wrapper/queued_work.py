@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
@@ -119,6 +119,8 @@ def profiled(arguments: Arguments, backend: Backend | None) -> Callable[[], None
 
 T = TypeVar("T")
 
+_NOTHING = nullcontext()
+
 
 def as_called(arguments: Arguments, backend: Backend | None) -> Callable[[Callable[[], T]], T]:
     """Returns a caller of launches for any thread, with this one's gradient, inference, dispatch modes and streams."""
@@ -127,11 +129,12 @@ def as_called(arguments: Arguments, backend: Backend | None) -> Callable[[Callab
     modes = _get_current_dispatch_mode_stack()
 
     def launched(launch: Callable[[], T]) -> T:
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode() if inference else nullcontext())
-            stack.enter_context(torch.set_grad_enabled(gradients))
-            stack.enter_context(stream)
-            stack.enter_context(_dispatched_to(modes))
+        with (
+            torch.inference_mode() if inference else _NOTHING,
+            torch.set_grad_enabled(gradients),
+            stream,
+            _dispatched_to(modes) if modes else _NOTHING,
+        ):
             work = launch()
             stream.launched(work)
             return work

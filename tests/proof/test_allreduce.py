@@ -13,19 +13,28 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from simcoll.core.native import native
 from simcoll.proof import connections
-from simcoll.proof.allreduce import WordChannel
+from simcoll.proof.allreduce import AllReducePlan, WordChannel
+from simcoll.spec.checksum import positioned
+from tests.support.native import KINDS, parts
 
 LONG = timedelta(seconds=600)
 """More than a test may take: one in which a rank waits so long fails."""
 SHORT = timedelta(milliseconds=150)
+
+
+@pytest.fixture(autouse=True, scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    with parts(request.param):
+        yield request.param
 
 
 class MemoryStore:
@@ -96,6 +105,29 @@ def test_every_rank_gets_the_sum(size):
 def test_words_wrap_around(words, total):
     with channels(2) as made:
         assert on_ranks(2, lambda rank: made[rank].sum(words[rank], LONG)) == [total, total]
+
+
+@pytest.mark.parametrize("size", range(2, 10))
+def test_ranks_with_and_without_the_compiled_part_sum_together(size):
+    for alone in range(size):
+        with channels(size) as made:
+            made[alone]._exchange = None
+
+            def program(rank: int, made: Any = made) -> Any:
+                return made[rank].sum(rank, LONG), made[rank].least(rank + 3, LONG)
+
+            sums = on_ranks(size, program)
+        assert sums == [(size * (size - 1) // 2, 3)] * size
+
+
+def test_a_word_at_its_place_is_the_same_in_both_languages():
+    compiled = native("simcoll.proof._words")
+    if compiled is None:
+        pytest.skip("the compiled part is switched off")
+    draw = random.Random(5)
+    drawn = [(draw.getrandbits(64), draw.getrandbits(40)) for _ in range(200)]
+    for one, sequence in [(0, 0), (2**64 - 1, 2**32), *drawn]:
+        assert compiled.positioned(one, sequence) == positioned(one, sequence)
 
 
 def test_a_rank_holds_few_links():
@@ -186,6 +218,160 @@ def test_a_closed_peer_is_told_at_once():
         made[1].close()
         with pytest.raises(ConnectionError, match="group rank 1"):
             made[0].sum(1, LONG)
+
+
+@contextlib.contextmanager
+def beside_sockets(rank: int, size: int) -> Iterator[tuple[WordChannel, dict[int, socket.socket]]]:
+    """A channel of one rank, and the other ends of its links by rank."""
+    pairs = {peer: socket.socketpair() for peer in AllReducePlan(rank, size).peers}
+    for mine, _ in pairs.values():
+        mine.setblocking(False)
+    channel = WordChannel(rank, size, {peer: mine for peer, (mine, _) in pairs.items()})
+    yield channel, {peer: theirs for peer, (_, theirs) in pairs.items()}
+    channel.close()
+    for _, theirs in pairs.values():
+        theirs.close()
+
+
+@contextlib.contextmanager
+def beside_a_socket() -> Iterator[tuple[WordChannel, socket.socket]]:
+    """A channel of the first of two ranks, and the other end of its link."""
+    with beside_sockets(0, 2) as (channel, peers):
+        yield channel, peers[1]
+
+
+def word(position: int, value: int) -> bytes:
+    return position.to_bytes(8, "little") + value.to_bytes(8, "little")
+
+
+def when_it_waits(act: Callable[[], object]) -> Callable[[], timedelta]:
+    """A time limit that has ``act`` done as soon as a rank that was not there at once is waited for."""
+
+    def limit() -> timedelta:
+        act()
+        return LONG
+
+    return limit
+
+
+def test_the_time_limit_is_asked_for_only_where_a_rank_is_not_there_at_once(kind):
+    asked: list[str] = []
+    with beside_a_socket() as (channel, peer):
+        peer.send(word(1, 5))
+        assert channel.sum(2, when_it_waits(lambda: asked.append("there"))) == 7
+
+        def late() -> None:
+            asked.append("late")
+            peer.send(word(2, 1))
+
+        assert channel.sum(2, when_it_waits(late)) == 3
+        assert peer.recv(99) == word(1, 2) + word(2, 2)
+    assert asked == (["late"] if kind == "compiled" else ["there", "late"])
+
+
+@pytest.mark.parametrize("first", range(17))
+def test_a_word_may_come_in_pieces(first):
+    whole = word(1, 2**64 - 2)
+    with beside_a_socket() as (channel, peer):
+        peer.send(whole[:first])
+        assert channel.sum(3, when_it_waits(lambda: peer.send(whole[first:]))) == 1
+
+
+CLOSED = r"group rank 1 has closed its end of the channel, or has ended"
+RESET = r"the link to group rank 1 broke: \[Errno 104\] Connection reset by peer"
+BROKEN = r"the link to group rank 1 broke: \[Errno 32\] Broken pipe"
+
+
+@pytest.mark.parametrize("first", range(16))
+@pytest.mark.parametrize("late", [False, True])
+def test_a_peer_that_ends_within_a_word_has_ended(first, late):
+    with beside_a_socket() as (channel, peer):
+
+        def end() -> None:
+            peer.send(word(1, 0)[:first])
+            peer.shutdown(socket.SHUT_WR)
+
+        if not late:
+            end()
+        with pytest.raises(ConnectionError, match=CLOSED):
+            channel.sum(1, when_it_waits(end) if late else LONG)
+
+
+def test_a_link_that_was_reset_takes_no_word():
+    with beside_a_socket() as (channel, peer):
+        peer.send(word(1, 1))
+        assert channel.sum(1, LONG) == 2
+        peer.close()
+        with pytest.raises(ConnectionError, match=RESET):
+            channel.sum(1, LONG)
+
+
+def test_a_link_that_was_reset_brings_no_word():
+    with beside_sockets(1, 3) as (channel, peers):
+        for peer in peers.values():
+            peer.send(word(1, 4))
+        assert channel.sum(1, LONG) == 9
+        peers[0].close()
+        with pytest.raises(ConnectionError, match=RESET.replace("rank 1", "rank 0")):
+            channel.sum(1, LONG)
+
+
+@pytest.mark.parametrize("unread", [b"", word(1, 0), word(2**64 - 1, 0)])
+def test_a_peer_that_has_ended_before_gets_no_word(unread):
+    with beside_a_socket() as (channel, peer):
+        peer.send(unread)
+        peer.close()
+        with pytest.raises(ConnectionError, match="gave up" if unread[:1] == b"\xff" else BROKEN):
+            channel.sum(1, LONG)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("said", "told"), [(word(2**64 - 1, 0), "rank 1 gave up"), (word(7, 0), "word number 7")])
+def test_another_message_is_no_word(said, told, late):
+    with beside_a_socket() as (channel, peer):
+        if not late:
+            peer.send(said)
+        with pytest.raises(ConnectionError, match=told):
+            channel.sum(1, when_it_waits(lambda: peer.send(said)) if late else LONG)
+        assert peer.recv(99) == word(1, 1) + word(2**64 - 1, 0)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_signal_is_handled_within_a_sum(raises):
+    came: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        came.append(number)
+        if raises and channel._position:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise ArithmeticError("that is enough")
+        if not raises and len(came) == 3:
+            peer.send(word(1, 1))
+
+    with beside_a_socket() as (channel, peer):
+        before = signal.signal(signal.SIGALRM, handle)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+            if raises:
+                with pytest.raises(ArithmeticError, match="enough"):
+                    channel.sum(1, LONG)
+                assert peer.recv(99)[-16:] == word(2**64 - 1, 0)
+            else:
+                assert channel.sum(1, LONG) == 2
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    assert came
+
+
+def test_threads_that_sum_at_once_do_not_mix():
+    with channels(2) as made:
+
+        def program(rank: int) -> set[int]:
+            with ThreadPoolExecutor(4) as pool:
+                return set(pool.map(lambda _: made[rank].sum(21, LONG), range(200)))
+
+        assert on_ranks(2, program) == [{42}] * 2
 
 
 def test_a_word_that_was_lost_is_noticed():
@@ -304,9 +490,9 @@ def test_a_child_neither_uses_nor_holds_the_parents_links():
 @pytest.mark.slow
 @pytest.mark.gloo
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_a_killed_rank_is_noticed_at_once(ranks, size):
+def test_a_killed_rank_is_noticed_at_once(ranks, size, kind):
     def program(rank: int) -> str:
-        channel = WordChannel.connect(ranks.store(f"killed{size}"), rank, size, LONG)
+        channel = WordChannel.connect(ranks.store(f"killed {size} {kind}"), rank, size, LONG)
         channel.sum(1, LONG)
         if rank == size - 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -322,12 +508,12 @@ def test_a_killed_rank_is_noticed_at_once(ranks, size):
 
 @pytest.mark.slow
 @pytest.mark.gloo
-def test_torch_stores(ranks, tmp_path):
+def test_torch_stores(ranks, tmp_path, kind):
     def program(rank: int) -> list[int]:
         from torch.distributed import FileStore
 
         total = []
-        for store in (ranks.store("tcp"), FileStore(str(tmp_path / "store"), 3)):
+        for store in (ranks.store(f"tcp {kind}"), FileStore(str(tmp_path / "store"), 3)):
             channel = WordChannel.connect(store, rank, 3, LONG)
             total.append(channel.sum(rank, LONG))
             channel.close()
@@ -338,11 +524,11 @@ def test_torch_stores(ranks, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.gloo
-def test_torch_stores_say_that_a_rank_is_missing(ranks, tmp_path):
+def test_torch_stores_say_that_a_rank_is_missing(ranks, tmp_path, kind):
     def program(rank: int) -> list[str]:
         from torch.distributed import FileStore, HashStore
 
-        stores = (ranks.store("missing"), FileStore(str(tmp_path / "store"), 2), HashStore())
+        stores = (ranks.store(f"missing {kind}"), FileStore(str(tmp_path / "store"), 2), HashStore())
         return [type(ranks.error_of(lambda s=s: WordChannel.connect(s, 0, 2, SHORT))).__name__ for s in stores]
 
     assert ranks(program, 1, mode=None, backend=None) == [["TimeoutError"] * 3]
@@ -352,7 +538,7 @@ RANK = """
 import sys, time
 from datetime import timedelta
 from pathlib import Path
-from simcoll.proof.allreduce import WordChannel
+from simcoll.proof.allreduce import AllReducePlan, WordChannel
 
 class FolderStore:
     def __init__(self, folder): self.folder = Path(folder)

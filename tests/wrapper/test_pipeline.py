@@ -350,3 +350,19 @@ def test_a_call_that_is_given_up_makes_way_for_those_behind_it() -> None:
         thread.join(10)
     assert served == ["a", "c"]
     line.await_end(0)
+
+
+def test_of_equal_calls_the_one_that_leaves_makes_way() -> None:
+    from simcoll.proof.queue import ProofQueue
+
+    line: Any = ProofQueue()
+    first, second = (line.join(list) for _ in range(2))
+    line.leave(second)
+    assert [one is first for one in line.waiting] == [True]
+    with pytest.raises(RuntimeError, match="no thread"):
+        line.join(list, lambda entry: raise_(RuntimeError("no thread")))
+    assert [one is first for one in line.waiting] == [True]
+
+
+def raise_(error: Exception) -> None:
+    raise error

@@ -20,12 +20,14 @@ CALLS = 20
 MOST = {
     ("record", False): (3, 29),
     ("check", False): (6, 36),
-    ("detail", False): (31, 58),
+    ("detail", False): (7, 58),
     ("record", True): (4, 65),
     ("check", True): (5, 70),
 }
 """Python functions of simcoll, those that dataclasses generate included, that one call may run on a rank, and the wait
 for it where it is asynchronous: with the compiled parts, and without."""
+LATE = 12
+"""As many more may run in ``detail`` on a rank whose peer does not come at once."""
 
 
 def counted(asynchronous: bool) -> list[int]:
@@ -58,6 +60,7 @@ def counted(asynchronous: bool) -> list[int]:
 @pytest.mark.parametrize(("mode", "asynchronous"), MOST)
 def test_a_call_in_steady_state_runs_few_functions(ranks: Any, mode: str, asynchronous: bool) -> None:
     compiled = all(native(part) is not None for part in PARTS)
+    most = MOST[mode, asynchronous][not compiled]
     for counts in ranks(lambda rank: counted(asynchronous), mode=mode):
-        assert max(counts) <= MOST[mode, asynchronous][not compiled], counts
-        assert min(counts) > 1
+        assert 1 < min(counts) <= most, counts
+        assert max(counts) <= most + LATE * (mode == "detail"), counts
