@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeGuard
 
@@ -200,26 +200,33 @@ def chosen_between(statement: ast.stmt, one: str, other: str) -> Fork | None:
 def chosen_values(function: Function, one: str, other: str) -> Fork | None:
     """The one condition of a function on which it takes the first value or the second: names or constants."""
     found = []
-    for node in nodes_within(function):
-        ways = _values(node)
+    for node, ways in _choices(function):
         if ways in ((one, other), (other, one)):
             did = (_TOOK, _NOT) if ways == (one, other) else (_NOT, _TOOK)
-            found.append(Fork(node.lineno, 0, 0, *did))  # type: ignore[attr-defined]
+            found.append(Fork(node.lineno, 0, 0, *did))
     return found[0] if len(found) == 1 else None
 
 
-def _values(node: ast.AST) -> tuple[str, str] | None:
-    """The values of a conditional expression, or that an ``if`` and its ``else`` give to one name."""
-    if isinstance(node, ast.IfExp):
-        return _leaf(node.body), _leaf(node.orelse)
-    if isinstance(node, ast.If) and len(node.body) == len(node.orelse) == 1:
-        body, orelse = node.body[0], node.orelse[0]
-        if isinstance(body, ast.Assign) and isinstance(orelse, ast.Assign):
-            same = [ast.unparse(target) for target in body.targets] == [
-                ast.unparse(target) for target in orelse.targets
-            ]
-            return (_leaf(body.value), _leaf(orelse.value)) if same else None
-    return None
+def _choices(function: Function) -> Iterator[tuple[ast.IfExp | ast.If, tuple[str, str]]]:
+    """The values of conditional expressions, and those that an ``if`` gives to one name, or leaves to it otherwise.
+
+    Otherwise is its ``else``, or the statement before it.
+    """
+    for parent in (function, *nodes_within(function)):
+        if isinstance(parent, ast.IfExp):
+            yield parent, (_leaf(parent.body), _leaf(parent.orelse))
+        for _, block in blocks_of(parent):
+            for place, node in enumerate(block):
+                if isinstance(node, ast.If) and len(node.body) == 1 and len(node.orelse) <= 1:
+                    given = _assigned(node.body)
+                    otherwise = _assigned(node.orelse or block[:place])
+                    yield from ((node, (given[name], otherwise[name])) for name in given if name in otherwise)
+
+
+def _assigned(statements: Sequence[ast.stmt]) -> dict[str, str]:
+    """The last values that assignments of a block give to their targets."""
+    assignments = (one for one in statements if isinstance(one, ast.Assign))
+    return {ast.unparse(target): _leaf(one.value) for one in assignments for target in one.targets}
 
 
 def _leaf(value: ast.expr) -> str:

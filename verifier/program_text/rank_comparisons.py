@@ -78,7 +78,9 @@ _NO_NAMES: Final[Mapping[str, int]] = MappingProxyType({})
 def number_of(node: ast.expr, rank: int, known: Mapping[str, int]) -> int | None:
     """The value of an expression on a rank, where names stand for these numbers; None where the text does not say."""
     if isinstance(node, ast.Constant):
-        return node.value if type(node.value) is int and abs(node.value) <= _MOST else None
+        # Variables of the environment are texts: os.environ["RANK"] == "0".
+        value = int(node.value) if isinstance(node.value, str) and node.value in _DIGITS else node.value
+        return value if type(value) is int and abs(value) <= _MOST else None
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         left, right = number_of(node.left, rank, known), number_of(node.right, rank, known)
         divides = isinstance(node.op, ast.Mod | ast.FloorDiv)
@@ -110,12 +112,16 @@ def numbers_on(text: Text, rank: int, size: int) -> dict[str, int]:
     return known
 
 
+_DIGITS: Final = frozenset(map(str, range(1 << 16)))
+
 _PASSES: Final = 3
 """So many names may follow from each other where the text has them in another order."""
 
 
 def _is_rank(node: ast.AST) -> bool:
-    """True for ``rank``, ``self.rank`` and ``dist.get_rank()``; a rank in a group is another number."""
+    """True for ``rank``, ``self.rank``, ``get_rank()`` and ``os.environ["RANK"]``; a rank in a group is another."""
+    if _is_in_environment(node, "RANK") or _is_variable(node, "RANK"):
+        return True
     if isinstance(node, ast.Call):
         return not node.args and not node.keywords and _is_rank(node.func)
     name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
@@ -166,7 +172,7 @@ def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
 
 
 def _gives_rank(value: ast.expr) -> bool:
-    return _is_variable(value, "RANK") or (isinstance(value, ast.Call) and _is_rank(value))
+    return isinstance(value, ast.Call | ast.Subscript) and _is_rank(value)
 
 
 def _gives_size(value: ast.expr) -> bool:
@@ -174,12 +180,22 @@ def _gives_size(value: ast.expr) -> bool:
     return _is_variable(value, "WORLD_SIZE") or (call and name_of(value.func) == "get_world_size")  # type: ignore[attr-defined]
 
 
-def _is_variable(value: ast.expr, name: str) -> bool:
+def _is_variable(value: ast.AST, name: str) -> bool:
     """True for a variable of the environment as a number: ``int(os.environ["RANK"])``."""
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "int" and value.args:
-        spelled = (f"environ['{name}']", f"environ.get('{name}')", f"getenv('{name}')")
-        return ast.unparse(value.args[0]).endswith(spelled)
-    return False
+    is_int = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "int"
+    return is_int and bool(value.args) and _is_in_environment(value.args[0], name)  # type: ignore[attr-defined]
+
+
+def _is_in_environment(node: ast.AST, name: str) -> bool:
+    """True for a variable of the environment: ``os.environ["RANK"]``, ``os.getenv("RANK", "0")``."""
+    if isinstance(node, ast.Subscript):
+        key, known = node.slice, name_of(node.value) == "environ"
+    elif isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Name | ast.Attribute):
+        of = name_of(getattr(node.func, "value", node.func))
+        key, known = node.args[0], name_of(node.func) == "getenv" or (name_of(node.func), of) == ("get", "environ")
+    else:
+        return False
+    return known and isinstance(key, ast.Constant) and key.value == name
 
 
 def comparisons_behind(

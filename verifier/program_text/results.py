@@ -80,7 +80,7 @@ def _is_read(name: str, statements: Sequence[ast.stmt]) -> bool:
         ]
         if _reads(name, nodes):
             return True
-        if any(_is_named(name, node) and not isinstance(node.ctx, ast.Load) for node in nodes):
+        if any(_is_named(node, name) and not isinstance(node.ctx, ast.Load) for node in nodes):
             return False
     return False
 
@@ -91,8 +91,8 @@ def _reads(name: str, nodes: Sequence[ast.AST]) -> bool:
     bare = [one for call in calls if name_of(call.func) in _TOLD_BY_TYPE | _FUNCTIONS for one in ast.walk(call)]
     bare += [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr in _OF_NO_VALUE]
     own = {id(node) for node in bare}
-    return any(_is_named(name, node) and isinstance(node.ctx, ast.Load) and id(node) not in own for node in nodes)
+    return any(_is_named(node, name) and isinstance(node.ctx, ast.Load) and id(node) not in own for node in nodes)
 
 
-def _is_named(name: str, node: ast.AST) -> TypeGuard[ast.Name]:
+def _is_named(node: ast.AST, name: str) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and node.id == name

@@ -765,6 +765,7 @@ def test_ranks_that_went_the_way_for_other_parameters_did_not_for_this_one(tmp_p
     [
         ("op = Op.MAX if odd else Op.SUM", "op = Op.MAX if odd else Op.SUM"),
         ("if odd:\n        op = Op.MAX\n    else:\n        op = Op.SUM", "if odd:"),
+        ("op = Op.SUM\n    a = make()\n    if odd:\n        op = Op.MAX", "if odd:"),
     ],
 )
 def test_the_condition_that_chose_the_operation_is_named(chosen: str, line: str, tmp_path: Path) -> None:
@@ -782,6 +783,8 @@ def test_the_condition_that_chose_the_operation_is_named(chosen: str, line: str,
         ("mean([i for i in range(4) if not (rank == 2 and i)])", "rank == 2"),
         ("mean(sum(i for i in range(4) if i > 1 or rank == 2))", "rank == 2"),
         ("mean(x if rank == 2 and step else y)", "rank == 2"),
+        ("mean(x if os.environ['RANK'] == '2' and step else y)", "os.environ['RANK'] == '2'"),
+        ("mean(x if int(os.getenv('RANK', '0')) == 2 and step else y)", "int(os.getenv('RANK', '0')) == 2"),
     ],
 )
 def test_a_condition_among_others_on_its_line_is_named(body: str, words: str, tmp_path: Path) -> None:
