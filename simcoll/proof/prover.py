@@ -75,7 +75,7 @@ class Prover:
 
         Its entry is made where there is something to say of it.
         """
-        channel, (prepared, sequence, *_) = self._channel, written
+        channel, prepared, sequence = self._channel, written[0], written[1]
         if channel is None or prepared.statement in self._tolerance.counts_as:
             self.prove(entry_of(written), timeout_of(options))
             return
