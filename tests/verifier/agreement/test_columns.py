@@ -170,9 +170,14 @@ def test_findings_of_equal_positions_are_counted() -> None:
 
 @pytest.mark.parametrize("call", [reduced(), exchanged((2, 2), (2, 2))], ids=["even", "with flows"])
 def test_groups_whose_ranks_are_alike_are_compared_once(tmp_path, monkeypatch, call) -> None:
-    added = []
+    added: list[GroupColumns] = []
     add_up = GroupColumns._add_up
-    monkeypatch.setattr(GroupColumns, "_add_up", lambda self, places: added.append(add_up(self, places)))
+
+    def counted(self, places) -> None:
+        added.append(self)
+        add_up(self, places)
+
+    monkeypatch.setattr(GroupColumns, "_add_up", counted)
     for rank in range(8):
         first = rank - rank % 2
         box = BlackBoxWriter(tmp_path / f"rank{rank}.simcoll", rank=rank, world_size=8, mode="record", records=16)
