@@ -40,6 +40,9 @@ _AS_GOOD = 0.9
 
 _TRIED = 48
 
+_SPARSE = 4
+"""So many times as large as there are distances may they be to be counted by a table of them all."""
+
 _KINDS = (1 << 20) - 1
 """So many groups, signatures and lines are told apart."""
 
@@ -225,8 +228,16 @@ def _candidates(tokens: Tokens) -> set[int]:
 
 
 def _common(distances: Tokens) -> list[int]:
-    values, counts = np.unique(distances, return_counts=True)
-    return [int(value) for value in values[np.argsort(-counts, kind="stable")[:2]]]
+    """The two that occur most often, of equally common ones the least."""
+    if distances.max(initial=0) <= _SPARSE * len(distances):
+        # Small numbers are counted without sorting.
+        counts = np.bincount(distances)
+        values = np.flatnonzero(counts)
+        counts = counts[values]
+    else:
+        values, counts = np.unique(distances, return_counts=True)
+    found: list[int] = values[np.argsort(-counts, kind="stable")[:2]].tolist()
+    return found
 
 
 def _longest(tokens: Tokens, period: int) -> tuple[int, int]:

@@ -182,11 +182,14 @@ def _way(graph: nx.DiGraph[Any], start: Hashable, end: Hashable, passing: Sequen
     """The nodes of a way of fewest hops through nodes of those kinds, ends included; empty where there is none."""
     came: dict[Hashable, Hashable] = {start: start}
     queue, nodes = deque([start]), graph.nodes
+    # A way past the network's switches looks at every NIC of the cluster, each pair of ranks anew.
+    known: dict[Hashable, list[tuple[Hashable, str]]] = derived(graph, "successors", lambda graph: {})
     while queue:
         one = queue.popleft()
-        for other in graph.successors(one):
-            # A way past the network's switches looks at every NIC of the cluster.
-            if other in came or (other != end and nodes[other]["kind"] not in passing):
+        if (successors := known.get(one)) is None:
+            successors = known[one] = [(other, nodes[other]["kind"]) for other in graph.successors(one)]
+        for other, kind in successors:
+            if other in came or (other != end and kind not in passing):
                 continue
             came[other] = one
             if other == end:

@@ -52,8 +52,8 @@ def came_ns(slots: Slots) -> npt.NDArray[np.uint64]:
     A host queues calls long before its device comes to them, so that its own times say nothing of what is between.
     """
     on_device = (slots["flags"] & ON_DEVICE) != 0
-    found: npt.NDArray[np.uint64] = np.where(on_device, slots["started_ns"], slots["scheduled_ns"])
-    return found
+    found: npt.NDArray[np.uint64] = slots["scheduled_ns"]
+    return np.where(on_device, slots["started_ns"], found) if on_device.any() else found
 
 
 def _pauses(trace: Trace, own: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
@@ -109,11 +109,11 @@ class Programs:
         """The program of one rank, of the calls that were matched, in the order in which they were made."""
         matched = instances >= 0
         slots, own = (trace.slots, instances) if matched.all() else (trace.slots[matched], instances[matched])
-        made, ended = (np.minimum(one, _LATEST).astype(np.int64) for one in (came_ns(slots), slots["finished_ns"]))
+        made, ended = (np.minimum(one, _LATEST).view(np.int64) for one in (came_ns(slots), slots["finished_ns"]))
         blocks = _blocks(slots, made, ended)
         waits = _waits(slots, made, ended, blocks, steps)
-        over = np.concatenate([np.where(blocks, np.maximum(made, ended), made), waits.over])
-        begun = np.concatenate([made, waits.begun])
+        until = np.where(blocks, np.maximum(made, ended), made) if blocks.any() else made
+        over, begun = np.concatenate([until, waits.over]), np.concatenate([made, waits.begun])
         order = self._last
         if order is None or (ordered := order.apply(blocks, waits, begun)) is None:
             order = self._last = _Order(blocks, waits, begun)
@@ -176,13 +176,23 @@ def _gaps(begun: npt.NDArray[np.int64], over: npt.NDArray[np.int64]) -> npt.NDAr
     """Seconds from the moment at which the operations before let the rank go on to the begin of each."""
     if not len(over):
         return np.zeros(0)
-    free = np.concatenate([begun[:1], np.maximum.accumulate(over)[:-1]])
-    gaps: npt.NDArray[np.float64] = np.where((begun > 0) & (free > 0), np.maximum(begun - free, 0), 0)
-    return gaps / _SECOND
+    free = np.empty_like(over)
+    free[0] = begun[0]
+    np.maximum.accumulate(over[:-1], out=free[1:])
+    seen = (begun > 0) & (free > 0)
+    # In one place: arrays of a new size cost as much as what is put in them.
+    gaps = np.subtract(begun, free, out=free)
+    np.maximum(gaps, 0, out=gaps)
+    if not seen.all():
+        gaps[~seen] = 0
+    found: npt.NDArray[np.float64] = gaps / _SECOND
+    return found
 
 
 def _blocks(slots: Slots, made: npt.NDArray[np.int64], ended: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    synchronous = (slots["flags"] & ASYNCHRONOUS) == 0
+    synchronous: npt.NDArray[np.bool_] = (slots["flags"] & ASYNCHRONOUS) == 0
+    if not synchronous.any():
+        return synchronous
     later = np.append(made[1:], np.iinfo(np.int64).max)
     # Clocks have a grain, and writing down takes a moment: a call made in the very instant of the end comes after it.
     blocks: npt.NDArray[np.bool_] = synchronous & ((ended == 0) | (later >= ended))
@@ -197,13 +207,18 @@ def _waits(
     steps: Steps | None,
 ) -> _Waits:
     asked = np.flatnonzero(~blocks)
-    flags, end = slots["flags"][asked], ended[asked]
-    known = (end > 0) & (slots["state"][asked] == State.COMPLETED)
-    told = known & (flags & AWAITED != 0) & (flags & HANDED_ON == 0)
-    written = known & (slots["wait_us"][asked] > 0) & (flags & ON_DEVICE == 0)
-    latest = np.maximum.accumulate(made)
-    begun = np.where(written, made[asked] + slots["wait_us"][asked].astype(np.int64) * 1000, 0)
+    # Where no call blocks, nothing is copied.
+    own: npt.NDArray[np.int64] | slice = slice(None) if len(asked) == len(blocks) else asked
+    end, latest = ended[own], np.maximum.accumulate(made)
+    # Fields that lie apart are gathered before they are looked at several times.
+    flags, wait_us = slots["flags"][own].copy(), slots["wait_us"][own].astype(np.int64)
+    known = (end > 0) & (slots["state"][own] == State.COMPLETED)
+    written = known & (wait_us > 0) & (flags & ON_DEVICE == 0)
+    begun = np.where(written, made[own] + wait_us * 1000, 0)
     before = np.maximum(np.searchsorted(latest, np.where(written, begun, end)), asked + 1)
+    if written.all():
+        return _Waits(before, begun, np.maximum(begun, end))
+    told = known & (flags & (AWAITED | HANDED_ON) == AWAITED)
     # Where only the end is known, what the rank computed before its next call came before the wait.
     guessed = told & ~written & (before < len(made))
     begun[guessed] = made[before[guessed]]

@@ -158,7 +158,7 @@ _BEYOND = 1 << 60
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _BEYOND
+    return type(value) is int and -_BEYOND < value < _BEYOND
 
 
 def _text(document: dict[str, object], name: str) -> str | None:
@@ -178,7 +178,7 @@ def _integer(document: dict[str, object], name: str) -> int | None:
 def _integers(value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or not all(_is_int(item) for item in value):
+    if not isinstance(value, list) or not all(map(_is_int, value)):
         raise MalformedCallError(f"expected a list of integers, got {value!r:.80}")
     return tuple(value)
 

@@ -195,8 +195,10 @@ class CollectiveSpec:
 
     def hidden(self, call: Call, unknown: frozenset[str]) -> frozenset[str]:
         """The fields left out by a record on which this call's flows rest; lists of buffers need no splits."""
-        listed = {name for name, buffers in _DIVIDED.items() if len(getattr(call, buffers)) != 1}
-        return (self.law_reads & unknown) - listed
+        reads = self.law_reads & unknown
+        if not reads:
+            return reads
+        return reads - {name for name, buffers in _DIVIDED.items() if len(getattr(call, buffers)) != 1}
 
     def shows_root(self, call: Call) -> bool:
         """True if the buffers show that this rank is the root: it alone has a part for, or from, every rank."""

@@ -97,6 +97,9 @@ def test_what_files_have_in_common_is_one_object(tmp_path):
     assert first.groups[0] is second.groups[0]
     assert first.signatures[0] is second.signatures[0]
     assert first.sources[0] is second.sources[0]
+    assert (first.signatures, first.sources) == (second.signatures, second.sources)
+    assert first.signatures is second.signatures
+    assert first.sources is second.sources
 
 
 def test_two_entries_of_one_index_change_no_other_file():

@@ -11,7 +11,7 @@ about twice the number of calls that differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -142,8 +142,8 @@ class Words:
         return Word(digest if says_all else 0, number, flows == 0, (digest, flows))
 
     def _kind(self, statement: Statement) -> tuple[int, int]:
-        contents = tuple(replace(content, shape=None, order=None) for content in statement.contents)
-        outline = replace(statement, contents=contents, valid=True)
+        contents = tuple([(content.dtype, content.count) for content in statement.contents])
+        outline = statement.op, statement.reduce_op, statement.root, statement.device, contents, statement.form
         return (
             self._outlines.setdefault(outline, len(self._outlines)),
             self._ops.setdefault(statement.op, len(self._ops)),
@@ -169,9 +169,18 @@ _TAIL = 7 * _UNIT // 2
 _SAME_LINE, _OTHER_CALL = 3 * _UNIT // 2, 5 * _UNIT
 _NARROW, _WIDE = 32, 4096
 _FAR = np.int64(1) << np.int64(56)
-_KEY = np.array([1, 1 << 32], np.int64)
+_COMPARED = 1 << 10
+"""So many pairs of numbers are compared one by one."""
 _TABLE = 1 << 20
 """So many pairs of different calls are priced at once."""
+
+
+def _among(values: Ints, others: Ints) -> npt.NDArray[np.bool_]:
+    """Which of these numbers are among the others; few are compared one by one, sooner than by sorting."""
+    if len(values) * len(others) > _COMPARED:
+        return np.isin(values, others)
+    found: npt.NDArray[np.bool_] = (values[:, None] == others).any(axis=1)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,21 +233,26 @@ class _Pairs:
 
     def least(self) -> tuple[Ints, Ints]:
         """For each call of either sequence what it costs at least, paired with any call of the other."""
-        return self._least(self.reference, self.other), self._least(self.other, self.reference)
+        # Of each token once: a rank makes few different calls.
+        theirs, place = np.unique(self.reference, return_inverse=True)
+        mine, own = np.unique(self.other, return_inverse=True)
+        return self._least(theirs, mine)[place], self._least(mine, theirs)[own]
 
     def _least(self, own: Ints, others: Ints) -> Ints:
-        if (others == UNKNOWN).any():
+        if others[0] == UNKNOWN:
             return np.zeros(len(own), np.int64)
         mine, theirs = self._features[own], self._features[others]
 
-        def found(*columns: int) -> npt.NDArray[np.bool_]:
-            keys = [(one[:, columns] @ _KEY[: len(columns)]) for one in (mine, theirs)]
-            return np.isin(keys[0], keys[1])
+        def found(column: int) -> npt.NDArray[np.bool_]:
+            return _among(mine[:, column], theirs[:, column])
+
+        def found_there(column: int) -> npt.NDArray[np.bool_]:
+            return _among(*(one[:, column] + (one[:, LINE] << 32) for one in (mine, theirs)))
 
         if self._by_line:
-            cost = np.where(found(STATEMENT, LINE), 0, _OTHER_CALL)
+            cost = np.where(found_there(STATEMENT), 0, _OTHER_CALL)
         else:
-            cost = np.where(found(OP, LINE), _SAME_LINE, _OTHER_CALL)
+            cost = np.where(found_there(OP), _SAME_LINE, _OTHER_CALL)
             cost[found(OUTLINE)] = _UNIT
             cost[found(STATEMENT)] = 0
         cost[own == UNKNOWN] = 0

@@ -167,8 +167,8 @@ class GroupColumns:
         are looked at together, and words are added up only where digests leave it open. ``known`` has groups that were
         checked, and takes in this one: those whose ranks are alike are compared once.
         """
-        key = self._likeness()
-        if known is not None and (other := known.get(key)) is not None:
+        courses_key, words_key = (self._likeness(), self._words_likeness()) if known is not None else (None, None)
+        if known is not None and (other := known.get(courses_key) or known.get(words_key)) is not None:
             self._sequences, self._good = other._sequences, other._good
             self._complete, self._counts = other._complete, other._counts
             return int((self._complete & self._good).sum())
@@ -192,9 +192,9 @@ class GroupColumns:
         left = np.flatnonzero(self._complete & ~self._good)
         if not self.group.partial:
             self._add_up(left)
-        # Words that were added up are those of these very ranks.
-        if known is not None and not len(left):
-            known[key] = self
+        # Words that were added up are those of these very places in a group.
+        if known is not None:
+            known[words_key if len(left) else courses_key] = self
         return int((self._complete & self._good).sum())
 
     def _likeness(self) -> object:
@@ -202,6 +202,11 @@ class GroupColumns:
         once = len({part.group_rank for part in self.parts}) == len(self.parts)
         ranks = tuple((part.alike, len(alike)) for part, alike in self.classes())
         return len(self.group.ranks), self.group.partial, id(self.words), once, ranks
+
+    def _words_likeness(self) -> object:
+        """A key that is equal for groups of one size whose members' records have the same words as well."""
+        parts = tuple([(part.group_rank, id(part.said), *part.alike) for part in self.parts])
+        return len(self.group.ranks), self.group.partial, id(self.words), parts
 
     def classes(self) -> list[tuple[Part, list[int]]]:
         """One part of each class of parts that are known to be alike, and the places of all of the class."""
@@ -405,15 +410,19 @@ class _Statements:
         self._words = words
         self._told: dict[object, Stated] = {}
         self._of_all: dict[object, tuple[tuple[Word, ...], Stated]] = {}
+        self._of_one: dict[object, tuple[tuple[Word, ...], Stated]] = {}
 
     def of(self, course: _Course, group_rank: int, size: int) -> tuple[tuple[Word, ...], Stated]:
         """The word of each distinct call of a course as made by one rank of a group, and what they state."""
-        found = self._of_all.get((id(course), size))
+        one = id(course), group_rank, size
+        found = self._of_all.get((id(course), size)) or self._of_one.get(one)
         if found is None:
             said = tuple([self._words.of(call, group_rank, size) for call, _ in course.used])
             found = said, self._stated(course, said)
             if all(self._words.alike(call) for call, _ in course.used):
                 self._of_all[id(course), size] = found
+            else:
+                self._of_one[one] = found
         return found
 
     def _stated(self, course: _Course, said: Sequence[Word]) -> Stated:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +54,7 @@ class Departures:
     reached: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(NamedTuple):
     """A stretch without common calls: reference calls ``low`` to ``high``, others ``first`` to ``last``."""
 
     low: int
@@ -87,11 +87,11 @@ def departures(features: Ints, reference: Ints, other: Ints, path: Path, *, swap
         if _reordered_to_the_end(features, reference, other, blocks):
             blocks[-1] = _to_the_end(reference, other, blocks[-1])
             found.reached = len(reference)
-    blocks = _unclear_ones_joined(blocks)
+    blocks = _unclear_ones_joined(blocks) if any(map(_unclear, blocks)) else blocks
     if blocks and _unrelated(features, reference, other, path, blocks, end):
         first = blocks[0]
         found.partner[first.first :] = -1
-        _pair_replaced(features, reference, other, found, replace(first, high=path.reached, last=end), 1)
+        _pair_replaced(features, reference, other, found, first._replace(high=path.reached, last=end), 1)
         found.reached = min(first.low + 1, path.reached)
         return found
     for block in blocks:
@@ -106,7 +106,8 @@ def _blocks(features: Ints, reference: Ints, other: Ints, path: Path, end: int) 
     mine = np.concatenate([[-1], mine[alike], [end]])
     theirs = np.concatenate([[-1], theirs[alike], [path.reached]])
     breaks = np.flatnonzero((np.diff(mine) > 1) | (np.diff(theirs) > 1))
-    return [_Block(int(theirs[k]) + 1, int(theirs[k + 1]), int(mine[k]) + 1, int(mine[k + 1])) for k in breaks.tolist()]
+    ends = (theirs[breaks] + 1, theirs[breaks + 1], mine[breaks] + 1, mine[breaks + 1])
+    return [*map(_Block, *(end.tolist() for end in ends))]
 
 
 def _same(features: Ints, a: Ints, b: Ints, feature: int) -> npt.NDArray[np.bool_]:
@@ -122,8 +123,7 @@ def _swaps(features: Ints, reference: Ints, other: Ints, blocks: Sequence[_Block
     found, k = list[_Block](), 0
     while k < len(blocks):
         low, first = blocks[k].low, blocks[k].first
-        for many in (1, 2, 3):
-            end = blocks[min(k + many, len(blocks)) - 1]
+        for many, end in enumerate(blocks[k : k + 3], 1):
             size = end.high - low
             if not (size == end.last - first and size <= _APART):
                 continue
@@ -161,7 +161,7 @@ def _reordered_to_the_end(features: Ints, reference: Ints, other: Ints, blocks: 
 
 
 def _to_the_end(reference: Ints, other: Ints, block: _Block) -> _Block:
-    return replace(block, high=len(reference), last=len(other), swapped=True)
+    return block._replace(high=len(reference), last=len(other), swapped=True)
 
 
 def _unclear_ones_joined(blocks: Sequence[_Block]) -> list[_Block]:
@@ -170,14 +170,15 @@ def _unclear_ones_joined(blocks: Sequence[_Block]) -> list[_Block]:
     for block in blocks:
         near = bool(found) and block.low - found[-1].high < _NEAR
         if near and not block.swapped and not found[-1].swapped and (_unclear(block) or _unclear(found[-1])):
-            found[-1] = replace(found[-1], high=block.high, last=block.last)
+            found[-1] = found[-1]._replace(high=block.high, last=block.last)
         else:
             found.append(block)
     return found
 
 
 def _unclear(block: _Block) -> bool:
-    return bool(block.skips and block.adds) and not block.even
+    skips, adds = block.high - block.low, block.last - block.first
+    return skips != adds and bool(skips and adds)
 
 
 def _unrelated(features: Ints, reference: Ints, other: Ints, path: Path, blocks: Sequence[_Block], end: int) -> bool:

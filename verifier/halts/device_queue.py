@@ -78,7 +78,10 @@ def queued(trace: Trace, on_devices: Collection[Life] = ()) -> npt.NDArray[np.bo
     bare = kinds == 2
     if bare.any():
         known = [index for index, life in enumerate(lives(trace)) if life in on_devices] if on_devices else []
-        mask |= bare & np.isin(groups, [*np.unique(groups[mask]).tolist(), *known])
+        # Small numbers are looked up in a table of them all; records of no group stand behind it.
+        places, of = np.minimum(groups, len(trace.groups)), np.zeros(len(trace.groups) + 1, np.bool_)
+        of[places[mask]], of[known] = True, True
+        mask |= bare & of[places]
     return mask
 
 

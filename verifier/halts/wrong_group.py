@@ -109,30 +109,37 @@ def _misplaced(made: _Made, traces: Mapping[int, Trace]) -> _Misplaced | None:
     Each of the others must make the call in one group at all times: else the rank may as well have skipped a call. One
     rank against one other does not tell which of them is wrong.
     """
-    here = _used_by_others(made, traces, made.group)
-    if any(len(used) > 1 or made.group in used for used in here.values()):
-        return None
+    here = set()
+    for rank, used in _used_by_others(made, traces, made.group):
+        if len(used) > 1 or made.group in used:
+            return None
+        here.add(rank)
     groups = (group for group in dict.fromkeys(made.trace.groups) if group != made.group)
     expected = [(group, there) for group in groups if (there := _expecting(made, traces, group))]
-    if len(expected) != 1 or len({*here, *expected[0][1]}) < 2:
+    if len(expected) != 1 or len(here | expected[0][1]) < 2:
         return None
     return _Misplaced(made, expected[0][0])
 
 
 def _expecting(made: _Made, traces: Mapping[int, Trace], group: Group) -> set[int]:
     """The other members of a group, if they make this call there, and there alone, and one was due when it was made."""
-    there = _used_by_others(made, traces, group)
-    if any(used != {group} for used in there.values()):
-        return set()
+    there = []
+    for rank, used in _used_by_others(made, traces, group):
+        if used != {group}:
+            return set()
+        there.append(rank)
     due = [twin for rank in there if (twin := _twin(made, traces[rank], group, _last_before(made, group))) is not None]
     return set(there) if due and all(_alike(twin, made) for twin in due) else set()
 
 
-def _used_by_others(made: _Made, traces: Mapping[int, Trace], group: Group) -> dict[int, set[Group]]:
-    """The groups in which each other member of a group makes this call; members that never make it are left out."""
-    others = (rank for rank in islice(group.ranks, _ASKED) if rank in traces and rank != made.trace.rank)
-    used = {rank: _groups_used(made, traces[rank]) for rank in others}
-    return {rank: groups for rank, groups in used.items() if groups}
+def _used_by_others(made: _Made, traces: Mapping[int, Trace], group: Group) -> Iterator[tuple[int, set[Group]]]:
+    """The groups in which each other member of a group makes this call; members that never make it are left out.
+
+    The first ones often tell enough: they are looked at one by one, as there may be a finding for each of them.
+    """
+    for rank in islice(group.ranks, _ASKED):
+        if rank in traces and rank != made.trace.rank and (used := _groups_used(made, traces[rank])):
+            yield rank, used
 
 
 def _groups_used(made: _Made, trace: Trace) -> set[Group]:

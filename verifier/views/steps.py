@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from simcoll.core.steps import StepMarks, StepNumber, call_tokens, period_of
+from simcoll.core.steps import StepMarks, StepNumber, Steps, call_tokens, period_of
 from simcoll.core.trace import Trace
+from simcoll.verifier.agreement.columns import fingerprint
 from simcoll.verifier.findings.finding import CallPlace, Finding, StepsEnded
 
 _SIDES = 8
@@ -17,8 +18,23 @@ _SIDES = 8
 
 def with_steps(findings: Iterable[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
     """Findings that tell in which step their call was made, as far as the records do."""
-    by_rank = {trace.rank: trace for trace in traces}
-    return tuple(replace(finding, step=_step_of(finding, by_rank)) for finding in findings)
+    by_rank, periods = {trace.rank: trace for trace in traces}, _Periods()
+    return tuple(replace(finding, step=_step_of(finding, by_rank, periods)) for finding in findings)
+
+
+class _Periods:
+    """The steps of ranks that do not mark them, found once for ranks with the same sequence of calls."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Steps | None] = {}
+
+    def of(self, trace: Trace) -> Steps | None:
+        """The steps among all calls of a rank; None where its calls do not repeat."""
+        tokens = call_tokens(trace.slots)
+        key = fingerprint(tokens)
+        if key not in self._known:
+            self._known[key] = period_of(tokens)
+        return self._known[key]
 
 
 def steps_ended(traces: Sequence[Trace]) -> tuple[StepsEnded, ...]:
@@ -35,13 +51,13 @@ def steps_ended(traces: Sequence[Trace]) -> tuple[StepsEnded, ...]:
     return tuple(found)
 
 
-def _step_of(finding: Finding, traces: Mapping[int, Trace]) -> StepNumber | None:
+def _step_of(finding: Finding, traces: Mapping[int, Trace], periods: _Periods) -> StepNumber | None:
     """The earliest step: a rank that makes a call too many comes to the others' next step later than they."""
     found = []
     for rank, place in _places(finding):
         trace = traces.get(rank)
         row = None if trace is None else _row(trace, place)
-        if trace is not None and row is not None and (step := _step(trace, row)) is not None:
+        if trace is not None and row is not None and (step := _step(trace, row, periods)) is not None:
             found.append(step)
     return min(found, key=lambda step: (step.number, not step.exact), default=None)
 
@@ -68,7 +84,7 @@ def _row(trace: Trace, place: CallPlace) -> int | None:
     return int(rows[-1]) if len(rows) else None
 
 
-def _step(trace: Trace, row: int) -> StepNumber | None:
+def _step(trace: Trace, row: int, periods: _Periods) -> StepNumber | None:
     slots = trace.slots
     marks = StepMarks.of(trace.events)
     if marks is not None:
@@ -76,7 +92,7 @@ def _step(trace: Trace, row: int) -> StepNumber | None:
         return marks.at(made, last=made >= int(slots["scheduled_ns"].max())) if made else None
     if any(trace.dropped.values()) or any(trace.dropped_p2p.values()):
         return None
-    steps = period_of(call_tokens(slots))
+    steps = periods.of(trace)
     if steps is None or not steps.first <= row < steps.stop + steps.period:
         return None
     return StepNumber((row - steps.first) // steps.period + 1, exact=False)

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcoll.blackbox import BlackBoxWriter, Slot, read_black_box
+from simcoll.blackbox.table import KnownEntries
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
@@ -164,3 +166,28 @@ def test_findings_of_equal_positions_are_counted() -> None:
     assert found.finding.code == "SC103"
     assert found.finding.sequence == 4
     assert found.finding.message.endswith("(99 times more from these lines, the last time at collective 400)")
+
+
+@pytest.mark.parametrize("call", [reduced(), exchanged((2, 2), (2, 2))], ids=["even", "with flows"])
+def test_groups_whose_ranks_are_alike_are_compared_once(tmp_path, monkeypatch, call) -> None:
+    added: list[GroupColumns] = []
+    add_up = GroupColumns._add_up
+
+    def counted(self, places) -> None:
+        added.append(self)
+        add_up(self, places)
+
+    monkeypatch.setattr(GroupColumns, "_add_up", counted)
+    for rank in range(8):
+        first = rank - rank % 2
+        box = BlackBoxWriter(tmp_path / f"rank{rank}.simcoll", rank=rank, world_size=8, mode="record", records=16)
+        group, signature = box.group(Group(f"pair {first}", "", (first, first + 1))), box.signature(call)
+        for number in (1, 2, 3):
+            box.schedule(Slot(group, number, signature, box.source(Source("train.py", 1, "step"))))
+        box.close()
+    known = KnownEntries()
+    traces = [read_black_box(tmp_path / f"rank{rank}.simcoll", known) for rank in range(8)]
+    columns = columns_of(traces)
+    assert len(columns) == 4
+    assert check_agreement(columns, traces).agreed == 12
+    assert len(added) == 1
