@@ -45,34 +45,37 @@ def tie(traces: Sequence[MemoryTrace], number: int, code: str = "SC202") -> Find
 @pytest.mark.parametrize(
     ("lines", "wrong"),
     [
-        (("abc", "ac", "abc", "abc"), (1,)),
-        (("abc", "ac", "acb", "acb"), (0,)),
-        (("abc", "aBc", "abc", "abc"), (1,)),
-        (("abc", "ac", "abc", "a"), (1,)),
+        (("aabc", "aac", "aabc", "aabc"), (1,)),
+        (("aabc", "aac", "aacb", "aacb"), (0,)),
+        (("aabc", "aaBc", "aabc", "aabc"), (1,)),
+        (("aabc", "aac", "aabc", "aa"), (1,)),
         # They do not agree.
-        (("abc", "acd", "abc", "acd"), ()),
+        (("aabc", "aacd", "aabc", "aacd"), ()),
         # They make other calls before.
-        (("abc", "acd", "xbc", "xbc"), ()),
+        (("aabc", "aacd", "xxbc", "xxbc"), ()),
         # They do neither.
-        (("abc", "acd", "ad", "ad"), ()),
+        (("aabc", "aacd", "aad", "aad"), ()),
         # They have not come so far.
-        (("abc", "acd", "a", "a"), ()),
+        (("aabc", "aacd", "aa", "aa"), ()),
+        # They may have another task.
+        (("abcd", "abd", "abcd", "abcd"), ()),
     ],
 )
 def test_the_side_that_no_such_group_bears_out_is_wrong(lines: Sequence[str], wrong: tuple[int, ...]) -> None:
-    told = tie(traces(*lines), 2)
+    told = tie(traces(*lines), 3)
     assert told.culprits == wrong
     assert (NO_MAJORITY in told.message) is not bool(wrong)
     assert ("in other such groups" in told.message) is bool(wrong)
 
 
 def test_groups_of_another_kind_say_nothing() -> None:
-    made = traces("abc", "ac", "abc", "abc")
+    made = traces("aabc", "aac", "aabc", "aabc")
     other = [Group("2", "dp", (2, 3))]
     again = [
-        trace_of(one.rank, 4, other, [call(ord(c), 4, other[0], n) for n, c in enumerate("abc", 1)]) for one in made[2:]
+        trace_of(one.rank, 4, other, [call(ord(c), 4, other[0], n) for n, c in enumerate("aabc", 1)])
+        for one in made[2:]
     ]
-    assert tie([*made[:2], *again], 2).culprits == ()
+    assert tie([*made[:2], *again], 3).culprits == ()
 
 
 @pytest.mark.parametrize(("waits", "wrong"), [("m", (1,)), ("x", ()), ("", ())])
@@ -99,12 +102,12 @@ def test_ranks_of_the_group_that_wait_on_the_way_of_one_side_stand_for_it(waits:
 def test_in_a_deadlock_the_others_order_tells() -> None:
     pair, world = PAIRS[0], WORLD
     groups = [[PAIRS[rank // 2], WORLD] for rank in range(4)]
-    first = [call(ord("a"), group=PAIRS[rank // 2]) for rank in range(4)]
-    last = call(ord("w"))
-    made = [[first[0]], [last], [first[2], last], [first[3], last]]
+    calls = [[call(ord("a"), group=PAIRS[rank // 2], number=number) for number in (1, 2)] for rank in range(4)]
+    first, last = calls[0][-1], call(ord("w"))
+    made = [calls[0], [calls[1][0], last], [*calls[2], last], [*calls[3], last]]
     ranks = [trace_of(rank, 4, groups[rank], records) for rank, records in enumerate(made)]
     sides = (
-        Side((0,), first[0].call, place=CallPlace(pair, 1)),
+        Side((0,), first.call, place=CallPlace(pair, 2)),
         Side((1, 2, 3), last.call, place=CallPlace(world, 1)),
     )
     finding = Finding("SC204", Severity.ERROR, "none of them can go on", None, None, (0, 1, 2, 3), (), sides)
