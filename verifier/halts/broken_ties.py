@@ -3,7 +3,7 @@
 Ranks of such a group that have made the same calls, from the same lines, up to the one on which the group's ranks
 disagree, and do there what one side does, stand for that side. So do ranks of the group itself that have not come so
 far, if the calls that they have made since the one before are those of one side. Nobody is named unless all that say
-something agree.
+something agree, nor by groups that have made no call twice: those may have another task, and differ from here on.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _in_order(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
         if place is None or place.rank is not None or other.place is None or other.place.rank is not None:
             return finding
         course = _course(traces.get(one.ranks[0]), place.group, place.number)
-        if course is None:
+        if course is None or not _has_come_round(course):
             continue
         lackers = tuple(rank for rank in other.ranks if rank in place.group.ranks)
         votes: dict[bool, list[int]] = {True: [], False: []}
@@ -119,7 +119,7 @@ def _in_other_groups(
         for rank in other.ranks:
             course = _course(traces.get(rank), other, last)
             for place, known in enumerate(courses):
-                if known is not None and course == known:
+                if known is not None and course == known and _has_come_round(known):
                     votes[place].append(rank)
     return votes
 
@@ -147,6 +147,11 @@ def _since(trace: Trace | None, group: Group, last: int) -> _Course | None:
         return None
     rows = np.arange(int(before[0]) + 1 if len(before) else 0, len(slots))[:_WINDOW]
     return _calls(trace, rows, peers=False)
+
+
+def _has_come_round(course: _Course) -> bool:
+    """True if a call was made more than once from its line."""
+    return len(set(course)) < len(course)
 
 
 def _alike(group: Group, traces: Mapping[int, Trace]) -> list[Group]:

@@ -62,7 +62,8 @@ _PARTS_OF_MODELS = frozenset(
 )
 """Methods of a module, which ranks mostly hold alike."""
 _TOOK, _NOT = "took it", "did not take it"
-_ROUNDS = "in the loop", "past it"
+ROUNDS: Final = ("in the loop", "past it")
+"""What ranks did at the head of a loop."""
 
 
 def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
@@ -77,7 +78,7 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
         return Fork(parent.lineno, *lines, *did, alone=alone, varies=varies, by_round=by_round, settled=settled)
     if isinstance(parent, Loop):
         over = getattr(parent, "iter", None)
-        return Fork(parent.lineno, *lines, *_ROUNDS, loop=True, alike=_is_alike(parent), by_rank=_depends_on_rank(over))
+        return Fork(parent.lineno, *lines, *ROUNDS, loop=True, alike=_is_alike(parent), by_rank=_depends_on_rank(over))
     if step.field.startswith("handler"):
         handler = parent.handlers[int(step.field.split()[1])]  # type: ignore[attr-defined]
         return Fork(handler.lineno, *lines, "caught an exception there", "did not")
@@ -109,7 +110,7 @@ def inner_forks(statement: ast.stmt, called: str) -> list[Fork]:
         elif isinstance(node, _Comprehension) and (called in _FRAMES or called in _names_called(node)):
             over = [part.iter for part in node.generators]
             by_rank = any(map(_depends_on_rank, over))
-            found.append(Fork(node.lineno, first, last, *_ROUNDS, loop=True, by_rank=by_rank))
+            found.append(Fork(node.lineno, first, last, *ROUNDS, loop=True, by_rank=by_rank))
     return found if len(found) == 1 else []
 
 

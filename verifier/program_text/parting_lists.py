@@ -37,10 +37,13 @@ class _Away:
 _List = tuple[ListedMessage, ...]
 
 
-def with_shorter_list(finding: Finding, waiting: Trace, peer: Trace, op: str, traces: Mapping[int, Trace]) -> Finding:
+def with_shorter_list(
+    finding: Finding, waiting: Trace, peer: Trace, op: str, traces: Mapping[int, Trace], *, alone: bool = False
+) -> Finding:
     """The finding on a message (``op``) of ``waiting`` to or from ``peer``, with the condition that parted their lists.
 
-    It is returned as it is where neither of the two lists is known to be the odd one.
+    It is returned as it is where neither of the two lists is known to be the odd one: by those of other ranks or, with
+    ``alone``, by others of the peer's own.
     """
     others = [one for one in traces.values() if one.rank not in (waiting.rank, peer.rank)][:_ASKED]
     wanted = ListedMessage(_OTHER_END[op], waiting.rank)
@@ -50,7 +53,7 @@ def with_shorter_list(finding: Finding, waiting: Trace, peer: Trace, op: str, tr
         # At the ends of a row of ranks others say nothing of a ring.
         neighbours = 2 * abs(waiting.rank - peer.rank) <= peer.world_size
         makers, lackers = _voices(others if neighbours else (), line, _away(wanted, peer))
-        if not lacking or not (makers or len(lacking) < len(lists)):
+        if not lacking or not (makers or (alone and len(lacking) < len(lists))):
             continue
         found = _parted(line, peer, lacking[-1], wanted, makers, (peer.rank,))
         blamed = (peer.rank,) if len(makers) >= _WITNESSES and len(makers) > len(lackers) + 1 else ()

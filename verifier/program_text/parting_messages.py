@@ -19,6 +19,7 @@ from simcoll.core.trace import Trace
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, P2P_UNMATCHED
+from simcoll.verifier.program_text.forks import ROUNDS
 from simcoll.verifier.program_text.parting import Ran, exit_between, parting_of
 from simcoll.verifier.program_text.parting_lists import with_shorter_list
 from simcoll.verifier.program_text.ways import comes_past
@@ -37,20 +38,33 @@ def with_partings_of_messages(findings: Sequence[Finding], traces: Sequence[Trac
     found = []
     for finding in findings:
         asked = finding.code in _CODES and finding.severity is Severity.ERROR
-        told = _by_lists(finding, by_rank) if asked else finding
-        parting = next(_partings(finding, by_rank, ran), None) if asked and told is finding else None
-        found.append(told if parting is None else replace(finding, parted=parting))
+        found.append(_with_parting(finding, by_rank, ran) if asked else finding)
     return tuple(found)
 
 
-def _by_lists(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
-    """The finding, if a list of messages explains that one has no other end."""
+def _with_parting(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Finding:
+    """The finding with where a list of messages was built otherwise than those of others, or else where a peer parted.
+
+    A list that is only shorter than others of its own rank may be so by the program's schedule: then it comes after all
+    but the head of a loop.
+    """
+    told = _by_lists(finding, traces)
+    if told is not finding:
+        return told
+    parting = next(_partings(finding, traces, ran), finding.parted)
+    if parting is None or any(did in ROUNDS for _, did in parting.sides):
+        told = _by_lists(finding, traces, alone=True)
+    return replace(finding, parted=parting) if told is finding else told
+
+
+def _by_lists(finding: Finding, traces: Mapping[int, Trace], *, alone: bool = False) -> Finding:
+    """The finding, if a list of messages explains that one has no other end; ``alone``: by its own rank's lists."""
     for side in finding.sides:
         waiting = traces.get(side.ranks[0]) if side.ranks and side.call is not None else None
         if waiting is None or side.call is None or side.call.op not in _OTHER_END:
             continue
         peer = traces.get(-1 if (rank := _peer(waiting, side.call)) is None else rank)
-        told = finding if peer is None else with_shorter_list(finding, waiting, peer, side.call.op, traces)
+        told = finding if peer is None else with_shorter_list(finding, waiting, peer, side.call.op, traces, alone=alone)
         if told is not finding:
             return told
     return finding

@@ -67,6 +67,11 @@ def test_simcolls_own_lines_name_every_side() -> None:
     assert "  culprits: rank 1 (by majority)" in lines
 
 
+def test_two_ranks_say_that_the_report_may_know_more() -> None:
+    said = text(0, REDUCE, Call("all_reduce", "allreduce", TENSORS, TENSORS, reduce_op="max"))
+    assert "  culprits: no majority of these ranks names one; the report on the whole job may" in said.splitlines()
+
+
 def test_the_opponent_is_of_another_side() -> None:
     wrong = Call("all_reduce", "allreduce", TENSORS, TENSORS, reduce_op="max")
     assert "but Rank 2 is" in text(0, REDUCE, REDUCE, wrong)

@@ -477,6 +477,46 @@ def test_a_loop_that_all_had_left_before_their_last_call_parts_nobody(tmp_path: 
     assert told(finding) == ("if rank == 0:", {TOOK: (0,), NOT: (1,)})
 
 
+NESTED = """
+    def step():
+        for epoch in {epochs}:
+            for batch in loader:
+                reduce(a)  # batch
+            reduce(b)  # epoch
+        reduce(c)  # behind
+"""
+FEWER = {
+    "epochs": ("batch batch epoch behind", "batch batch epoch batch", "for epoch in {epochs}:"),
+    "epochs of another length": ("batch epoch behind", "batch epoch batch", "for epoch in {epochs}:"),
+    "batches": ("batch epoch", "batch batch", "for batch in loader:"),
+    "batches of a later epoch": (
+        "batch batch epoch batch epoch",
+        "batch batch epoch batch batch",
+        "for batch in loader:",
+    ),
+}
+
+
+@pytest.mark.parametrize("epochs", ["epochs", "range(args.epochs)"])
+@pytest.mark.parametrize("kind", FEWER)
+def test_of_nested_loops_the_one_is_named_whose_rounds_differ(kind: str, epochs: str, tmp_path: Path) -> None:
+    path = program(tmp_path, NESTED.format(epochs=epochs))
+    gone, there, line = FEWER[kind]
+    finding = judged_by_records(path, gone.split(), there.split())
+    assert told(finding) == (line.format(epochs=epochs), {"in the loop": (1,), "past it": (0,)})
+    assert finding.parted is not None
+    assert finding.parted.others == ()
+
+
+@pytest.mark.parametrize("epochs", ["epochs", "range(args.epochs)"])
+def test_both_loops_are_named_where_no_call_tells_their_rounds_apart(epochs: str, tmp_path: Path) -> None:
+    path = program(tmp_path, NESTED.format(epochs=epochs))
+    finding = judged_by_records(path, ["batch"] * 4 + ["behind"], ["batch"] * 5)
+    assert told(finding) == ("for batch in loader:", {"in the loop": (1,), "past it": (0,)})
+    assert finding.parted is not None
+    assert [one.code for one in finding.parted.others] == [f"for epoch in {epochs}:"]
+
+
 LAYERS = """
     def fit():
         reduce(a)  # first

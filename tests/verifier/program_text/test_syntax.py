@@ -28,3 +28,17 @@ def test_a_text_is_parsed_again_where_another_thread_was_in_between(
     assert not left
     assert (text is not None) is read
     assert text is None or text.line(2) == "print(step)"
+
+
+@pytest.mark.parametrize(
+    ("text", "depth"),
+    [
+        ("for work in exchange(ops): work.wait()", 1),
+        ("for work in exchange(ops): [one.wait() for one in work]", 1),
+        ("for step in range(3): reduce(step)", 2),
+        ("if rank == 0: dist.barrier()", 2),
+        ("for step in range(3): pass", 2),
+    ],
+)
+def test_a_line_that_waits_for_its_own_head_is_that_of_the_head(text: str, depth: int) -> None:
+    assert len(syntax.steps_to(ast.parse(text), 1)) == depth
