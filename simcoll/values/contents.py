@@ -36,14 +36,25 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def is_plain(tensor: object) -> bool:
-    """True for a tensor that has memory of its own to be read."""
+    """True for a tensor that has memory of its own to be read, all of it: a storage may have been let go."""
     return (
         type(tensor) in _PLAIN
         and isinstance(tensor, torch.Tensor)
         and tensor.layout is torch.strided
         and not tensor.is_quantized
+        and not tensor.is_nested
         and tensor.device.type in ("cpu", "cuda")
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and tensor.untyped_storage().nbytes() >= _end_of(tensor)
     )
+
+
+def _end_of(tensor: torch.Tensor) -> int:
+    """The bytes of a storage up to the last element of a tensor in it."""
+    if not tensor.numel():
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last + 1) * tensor.element_size()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +122,7 @@ class Hasher:
             pieces: dict[int, list[tuple[int, torch.Tensor]]] = defaultdict(list)
             words: list[tuple[int, torch.Tensor]] = []
             for place, tensor in enumerate(tensors):
-                flat = _flat(tensor)
+                flat = flat_row(tensor)
                 if flat.nbytes <= _SMALL:
                     pieces[flat.element_size()].append((place, _as_integers(flat)))
                     continue
@@ -132,7 +143,7 @@ class Hasher:
             owners = torch.tensor([owner for owner, _ in words], dtype=torch.int64, device="cpu")
             lengths = torch.tensor([part.shape[0] for _, part in words], dtype=torch.int64, device="cpu")
             self._owners = owners.repeat_interleave(lengths).to(joined.device)
-            self._factors = torch.arange(1, 2 * joined.shape[0], 2, dtype=torch.int64, device=joined.device)
+            self._factors = 2 * torch.arange(joined.shape[0], dtype=torch.int64, device=joined.device) + 1
             self._shape = shape
         hashed = joined + ADDED
         hashed *= FACTOR
@@ -153,12 +164,14 @@ def _joined(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.cat(same) if len(same) > 1 else same[0] for same in found]
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+def flat_row(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as one row without gaps; those of more than eight bytes as two integers each."""
+    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+    return flat.view(torch.int64) if flat.element_size() > 8 else flat
 
 
 def _as_integers(flat: torch.Tensor) -> torch.Tensor:
-    """The elements' bits; of an element of more than eight bytes two integers."""
+    """The elements' bits."""
     return flat.view(_INTEGERS.get(flat.element_size(), torch.int64))
 
 

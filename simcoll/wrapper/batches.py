@@ -29,7 +29,7 @@ from simcoll.core.record import source_document
 from simcoll.recorder.session import Session
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice
-from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
+from simcoll.values.contents import Arrivals, Hasher, HostCopy, flat_row, is_plain
 from simcoll.values.folding import folded
 from simcoll.wrapper.buckets import write_units
 from simcoll.wrapper.first_inputs import FirstInputs
@@ -318,7 +318,7 @@ def _is_data(tensor: torch.Tensor) -> torch.Tensor:
     """One integer: whether a tensor has enough elements, and among its first ones different ones; and whether it came
     from outside: what other parts of a model compute from replicated weights is alike on all ranks.
     """
-    first = tensor.detach().reshape(-1)[:_FIRST_ELEMENTS]
+    first = flat_row(tensor.detach().reshape(-1)[:_FIRST_ELEMENTS])
     if not _may_be_data(tensor):
         return torch.zeros(1, dtype=torch.int64, device=tensor.device)
     bits = first.view(torch.uint8).reshape(first.shape[0], -1)

@@ -11,6 +11,7 @@ wrote.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -491,7 +492,9 @@ def watch_replicas(patches: Patches) -> None:
     def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         _watch_later(patches)
         making(optimizer, *args, **kwargs)
-        _optimizers.here[optimizer] = None
+        # One that cannot be hashed is not followed.
+        with contextlib.suppress(TypeError):
+            _optimizers.here[optimizer] = None
 
     patches.replace(Optimizer, "__init__", made)
     before: Any = register_optimizer_step_pre_hook

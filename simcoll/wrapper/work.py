@@ -270,6 +270,9 @@ class RecordedWork(Work):
         # Gloo raises where the call has not ended; a result shows that it has.
         result = self._inner.result()
         self._begin_wait()
+        if self._entry.values is not None:
+            # From here on the program may write to it.
+            self._entry.values.ended()
         self._land()
         return result
 

@@ -32,6 +32,9 @@ def tensors() -> list[torch.Tensor]:
         drawn(3, dtype=torch.complex128),
         drawn(40_000).to(torch.float8_e4m3fn),
         drawn(4, 3, 5, 5).to(memory_format=torch.channels_last),
+        drawn(5_001, dtype=torch.complex128),
+        drawn(16, 3)[:, 0],
+        drawn(20_000)[::2],
     ]
 
 
@@ -41,7 +44,7 @@ def test_one_changed_element_changes_the_digest_of_its_tensor() -> None:
     whole, parts = folded(before.numpy())
     for place, tensor in enumerate(mine):
         for index in {0, tensor.numel() // 2, tensor.numel() - 1} if tensor.numel() else ():
-            row = tensor.detach().reshape(-1)
+            row = tensor.detach().reshape(-1).contiguous()
             bits = row.view(torch.uint8).reshape(row.shape[0], -1).clone()
             bits[index, 0] ^= 1
             changed = [*mine]
@@ -51,6 +54,30 @@ def test_one_changed_element_changes_the_digest_of_its_tensor() -> None:
             other, also = folded(after.numpy())
             assert other != whole
             assert [at for at in range(len(mine)) if parts[4 * at :][:4] != also[4 * at :][:4]] == [place]
+
+
+def test_tensors_that_are_views_of_others_have_the_digests_of_their_copies() -> None:
+    complex_ones = torch.randn(6_000, dtype=torch.complex64)
+    views = [complex_ones.conj(), torch.ones(3).expand(20_000, 3), torch.randn(9).expand(2, 9), complex_ones.imag]
+    assert torch.equal(Hasher().digests(views), Hasher().digests([view.clone().contiguous() for view in views]))
+
+
+def test_tensors_without_elements_have_digests() -> None:
+    assert Hasher().digests([torch.empty(0), torch.empty(0, 3)]).tolist() == [0, 0]
+
+
+def test_a_tensor_whose_memory_is_not_all_there_is_not_plain() -> None:
+    freed, cut = torch.ones(8), torch.ones(4, 4)[1:]
+    freed.untyped_storage().resize_(0)
+    cut.untyped_storage().resize_(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert not any(map(is_plain, (freed, cut, nested)))
+    assert all(map(is_plain, (torch.empty(0), torch.ones(3).expand(4, 3), torch.ones(4, 4)[1:, 2])))
+    seen: list[bool] = []
+    torch.func.grad(lambda x: (seen.append(is_plain(x)), x.sum())[1])(torch.ones(3))
+    assert seen == [False]
 
 
 def test_a_digest_is_that_of_the_values_alone() -> None:
