@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,6 +26,7 @@ from simcoll.backends.engine.parking import ParkingPlace, StuckError, wait_timeo
 from simcoll.backends.engine.schedules import Choices, Decision, InOrder
 from simcoll.core.rank_local import acting_as, acting_rank
 from simcoll.core.source_roots import simcoll_folders
+from simcoll.core.threads import thread_frames
 from simcoll.errors import ConfigurationError
 
 _ENDING_SECONDS = 2.0
@@ -64,7 +64,7 @@ def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
 
 def timeout_text(threads: Sequence[threading.Thread], timeout: float) -> str:
     """The text of a timeout: the lines of the threads that do not wait for their turn."""
-    frames = sys._current_frames()
+    frames = thread_frames()
     found = []
     for thread in threads:
         frame = frames.get(thread.ident or 0)

@@ -16,6 +16,7 @@ from simcoll.blackbox.box import NoBox
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.stacks import DUMP_SUFFIX
 from simcoll.blackbox.writer import BlackBoxWriter
+from simcoll.core.threads import thread_frames
 from simcoll.errors import ConfigurationError, SimcollError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _stacks() -> Iterator[str]:
     """Each thread's frames, innermost first; the main thread comes last, as in ``faulthandler``."""
     own, main = threading.get_ident(), threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = sys._current_frames()
+    frames = thread_frames()
     for ident in sorted(frames, key=lambda ident: ident == main):
         whose = "Current thread" if ident == own else "Thread"
         yield f"{whose} 0x{ident:016x} (most recent call first): {names.get(ident, 'not made by Python')}\n"

@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from simcoll.core.gloo_threads import let_gloo_rest
 from simcoll.core.rank_local import RankLocal
 from simcoll.core.record import source_document
+from simcoll.core.threads import let_gloo_rest
 from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.session import active_session
 from simcoll.recorder.source import current_source

@@ -28,6 +28,7 @@ from simcoll.core.source_roots import (
     simcoll_folders,
     torch_folder,
 )
+from simcoll.core.threads import thread_frames
 
 _CHAINS = 1024
 """Chains of frames that are kept. A program that has more, such as a deep recursion, gets lines without callers."""
@@ -257,7 +258,7 @@ def current_site() -> Site:
     """The place that makes a call now, in this thread; its line is the main thread's where this one has none."""
     site = _find() or look(sys._getframe(1))
     if site.source is UNKNOWN_SOURCE and (main := main_thread_of_rank()) is not None:
-        frame = sys._current_frames().get(main)
+        frame = thread_frames().get(main)
         if frame is not None:
             site = Site((_find(frame) or look(frame)).source, by_torch=site.by_torch, of_model=site.of_model)
     return site

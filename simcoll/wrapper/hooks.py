@@ -30,8 +30,8 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.blackbox.stacks import answer_no_more, answer_signal, withdraw_stacks
-from simcoll.core.gloo_threads import let_gloo_rest
 from simcoll.core.patches import Patches
+from simcoll.core.threads import let_gloo_rest
 from simcoll.cuda.graphs import ignore_graphs, watch_graphs
 from simcoll.cuda.timing import calls_between_times
 from simcoll.cuda.watcher import close_device_times

@@ -43,7 +43,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from simcoll.core.gloo_threads import let_gloo_rest
+from simcoll.core.threads import let_gloo_rest
 
 COLD_VARIABLE = "SIMCOLL_TESTS_COLD"
 

@@ -125,7 +125,10 @@ def _ended_by_next(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
 def _read_before(trace: Trace, rows: Rows, following: Rows) -> npt.NDArray[np.bool_]:
     """True for calls (at ``rows``) whose result their function reads before it makes the ``following`` one."""
     lines = list(zip(trace.slots["source"][rows].tolist(), trace.slots["source"][following].tolist(), strict=True))
-    known = {(one, other): reads_between(trace.sources[one], trace.sources[other]) for one, other in set(lines)}
+    known = {
+        pair: max(pair) < len(trace.sources) and reads_between(trace.sources[pair[0]], trace.sources[pair[1]])
+        for pair in set(lines)
+    }
     return np.array([known[pair] for pair in lines], np.bool_)
 
 

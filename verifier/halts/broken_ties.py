@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Source
-from simcoll.core.trace import Trace
+from simcoll.core.trace import Trace, record_at
 from simcoll.spec.call import Call
 from simcoll.verifier.findings.describe import NO_MAJORITY
 from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
@@ -186,13 +186,15 @@ def _course(trace: Trace | None, group: Group, last: int) -> _Course | None:
     return _calls(trace, rows, peers=True)
 
 
-def _calls(trace: Trace, rows: npt.NDArray[np.intp], *, peers: bool) -> _Course:
-    """The calls of these rows with the lines that made them; without ``peers`` those of messages are left out."""
-    calls = zip(trace.slots["signature"][rows].tolist(), trace.slots["source"][rows].tolist(), strict=True)
-    return tuple(
-        (
-            trace.signatures[call] if peers else replace(trace.signatures[call], peer=None),
-            trace.sources[line].stack if line < len(trace.sources) else (),
-        )
-        for call, line in calls
-    )
+def _calls(trace: Trace, rows: npt.NDArray[np.intp], *, peers: bool) -> _Course | None:
+    """The calls of these rows with the lines that made them; without ``peers`` those of messages are left out.
+
+    None where a row points outside of the trace's tables.
+    """
+    found = []
+    for row in rows.tolist():
+        record = record_at(trace, row)
+        if record is None:
+            return None
+        found.append((record.call if peers else replace(record.call, peer=None), record.source.stack))
+    return tuple(found)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simcoll.core.record import Source
-from simcoll.core.trace import Trace
+from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.findings.finding import Finding, Parting
 from simcoll.verifier.program_text.message_lists import ListedMessage, shorter_by
 
@@ -114,12 +114,13 @@ def _lists(trace: Trace, line: Source) -> list[_List]:
     found: list[list[ListedMessage]] = []
     last = -2
     for row in rows:
-        number, call = int(slots["source"][row]), trace.signatures[int(slots["signature"][row])]
-        members = trace.groups[int(slots["group"][row])].ranks
-        known = number < len(trace.sources) and call.peer is not None and 0 <= call.peer < len(members)
-        if not known or trace.sources[number].stack != line.stack:
+        record = record_at(trace, row)
+        if record is None or record.call.peer is None or record.source.stack != line.stack:
             continue
-        one = ListedMessage(call.op, members[call.peer or 0])
+        members, peer = trace.groups[int(slots["group"][row])].ranks, record.call.peer
+        if not 0 <= peer < len(members):
+            continue
+        one = ListedMessage(record.call.op, members[peer])
         if last != row - 1 or one in found[-1]:
             found.append([])
         found[-1].append(one)

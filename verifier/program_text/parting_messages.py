@@ -97,7 +97,8 @@ def _peer(trace: Trace, call: Call) -> int | None:
     rows = np.flatnonzero(open_rows)
     if not len(rows) or call.peer is None or call.peer == ANY_SOURCE:
         return None
-    members = trace.groups[int(slots["group"][rows[-1]])].ranks
+    group = int(slots["group"][rows[-1]])
+    members = trace.groups[group].ranks if group < len(trace.groups) else ()
     return members[call.peer] if call.peer < len(members) else None
 
 

@@ -27,6 +27,7 @@ import torch.multiprocessing
 from simcoll.backends.engine.outcome import exit_code
 from simcoll.core.patches import Patches
 from simcoll.core.process import stat_of
+from simcoll.core.threads import thread_frames
 from simcoll.errors import ConfigurationError
 from simcoll.recorder.failures import note_uncaught
 from simcoll.recorder.group_creation import declared
@@ -209,7 +210,7 @@ class RankOfScript:
             threading.Thread(target=self._await_return, args=(threading.get_ident(), frame), daemon=True).start()
 
     def _await_return(self, thread: int, program: FrameType) -> None:
-        while (frame := sys._current_frames().get(thread)) is not None and _program_of_process(frame) is program:
+        while (frame := thread_frames().get(thread)) is not None and _program_of_process(frame) is program:
             time.sleep(_LOOK_SECONDS)
         self._launch.end_own(0)
 

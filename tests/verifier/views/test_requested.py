@@ -9,7 +9,7 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -121,6 +121,7 @@ def test_more_than_there_is_shows_all() -> None:
 
 @pytest.mark.slow
 @given(st.binary(min_size=SLOT.itemsize, max_size=40 * SLOT.itemsize), st.integers(0, 3))
+@example(bytes(15) + b"\1" + bytes(SLOT.itemsize - 16), 2)
 def test_whatever_a_damaged_record_says_is_shown(noise: bytes, victim: int) -> None:
     """Rows that point nowhere, states and times that cannot be: no error, and the other ranks as they are."""
     traces = job()

@@ -1,17 +1,20 @@
-"""Who ends a group waits for Gloo's threads to rest, and for no other thread for long."""
+"""Who ends a group waits for Gloo's threads to rest, and for no other thread for long; frames come at once."""
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from simcoll.core import gloo_threads
-from simcoll.core.gloo_threads import let_gloo_rest
+from simcoll.core import threads
+from simcoll.core.threads import let_gloo_rest, thread_frames
 
 
 @contextmanager
@@ -49,6 +52,27 @@ def test_a_thread_that_computes_for_ever_is_not() -> None:
 
 
 def test_without_gloo_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gloo_threads.time, "sleep", lambda seconds: pytest.fail("it sleeps"))
+    monkeypatch.setattr(threads.time, "sleep", lambda seconds: pytest.fail("it sleeps"))
     with thread("loader", 60):
         let_gloo_rest()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_collection_begins_meanwhile(enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[bool] = []
+    real = sys._current_frames
+
+    def seen() -> dict[int, FrameType]:
+        states.append(gc.isenabled())
+        return real()
+
+    monkeypatch.setattr(sys, "_current_frames", seen)
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        frames = thread_frames()
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert states == [False]
+    assert frames[threading.get_ident()].f_code.co_name == "seen"
