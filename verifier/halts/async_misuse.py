@@ -117,8 +117,9 @@ def _ended_by_next(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
         place = np.searchsorted(after, rows[mine])
         mine, following = mine[place < len(after)], after[place[place < len(after)]]
         ending = ends[np.minimum(slots["signature"][following], len(specs))]
-        found[mine] = ending & (functions[rows[mine]] == functions[following])
-        found[mine[found[mine]]] = ~_read_before(trace, rows[mine[found[mine]]], following[found[mine]])
+        ending &= functions[rows[mine]] == functions[following]
+        mine, following = mine[ending], following[ending]
+        found[mine] = ~_read_before(trace, rows[mine], following)
     return found
 
 

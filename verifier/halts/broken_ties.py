@@ -138,10 +138,9 @@ def _on_the_way(finding: Finding, group: Group, last: int, traces: Mapping[int, 
 
 def _since(trace: Trace | None, group: Group, last: int) -> _Course | None:
     """All calls of a rank, in whatever group, since the one before a group's last one; None where that is not known."""
-    index = None if trace is None else next((n for n, one in enumerate(trace.groups) if one == group), None)
-    if trace is None or index is None:
+    if trace is None or group not in trace.groups:
         return None
-    slots = trace.slots
+    slots, index = trace.slots, trace.groups.index(group)
     before = np.flatnonzero((slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["sequence"] == last - 1))
     if last > 1 and len(before) != 1:
         return None
@@ -173,10 +172,9 @@ def _course_of(side: Side, traces: Mapping[int, Trace], group: Group, last: int)
 
 def _course(trace: Trace | None, group: Group, last: int) -> _Course | None:
     """A rank's collectives of a group up to one; None where it has not made that one, or a record is lacking."""
-    index = None if trace is None else next((n for n, one in enumerate(trace.groups) if one == group), None)
-    if trace is None or index is None:
+    if trace is None or group not in trace.groups:
         return None
-    slots = trace.slots
+    slots, index = trace.slots, trace.groups.index(group)
     rows = np.flatnonzero((slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["sequence"] <= last))
     rows = rows[np.argsort(slots["sequence"][rows], kind="stable")]
     first = max(1, last - _WINDOW + 1)

@@ -61,7 +61,8 @@ _PARTS_OF_MODELS = frozenset(
     f"{prefix}{parts}" for prefix in ("", "named_") for parts in ("parameters", "buffers", "modules", "children")
 )
 """Methods of a module, which ranks mostly hold alike."""
-_TOOK, _NOT = "took it", "did not take it"
+TOOK, NOT = "took it", "did not take it"
+"""What ranks did at a branch."""
 ROUNDS: Final = ("in the loop", "past it")
 """What ranks did at the head of a loop."""
 
@@ -70,7 +71,7 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
     """The fork that leads into a step's block, below the steps ``around`` it; None where every way leads into it."""
     parent, lines = step.parent, step.lines()
     if isinstance(parent, ast.If):
-        did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
+        did, other = ((TOOK, NOT), parent.orelse) if step.field == "body" else ((NOT, TOOK), parent.body)
         alone = not any(map(calls_in, other)) and (not ends_outside(step.block) or _returns_alike(step, other, around))
         rounds = _rounds(around)
         varies = any(isinstance(node, ast.Name) and node.id in rounds for node in ast.walk(parent.test))
@@ -84,7 +85,7 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
         return Fork(handler.lineno, *lines, "caught an exception there", "did not")
     if step.field.startswith("case"):
         pattern: ast.pattern = parent.cases[int(step.field.split()[1])].pattern  # type: ignore[attr-defined]
-        return Fork(pattern.lineno, *lines, _TOOK, _NOT)
+        return Fork(pattern.lineno, *lines, TOOK, NOT)
     return None
 
 
@@ -123,8 +124,8 @@ def _fork_in(node: ast.IfExp | ast.BoolOp) -> Fork:
     """The fork of an expression that makes calls on one of its ways alone."""
     if isinstance(node, ast.BoolOp):
         calling = [part for part in node.values[1:] if calls_in(part)]
-        return Fork(node.lineno, calling[0].lineno, _end(calling[-1]), _TOOK, _NOT, alone=True)
-    part, did = (node.body, (_TOOK, _NOT)) if calls_in(node.body) else (node.orelse, (_NOT, _TOOK))
+        return Fork(node.lineno, calling[0].lineno, _end(calling[-1]), TOOK, NOT, alone=True)
+    part, did = (node.body, (TOOK, NOT)) if calls_in(node.body) else (node.orelse, (NOT, TOOK))
     return Fork(node.test.lineno, part.lineno, _end(part), *did, alone=True)
 
 
@@ -146,8 +147,8 @@ def forks_within(statement: ast.stmt, line: int, other: int) -> list[Fork]:
 def _ways_of(node: ast.AST) -> list[tuple[ast.expr, tuple[str, str]]]:
     """The parts of an expression that run only on one of its ways, and what ranks did that ran them or not."""
     if isinstance(node, ast.IfExp):
-        return [(node.body, (_TOOK, _NOT)), (node.orelse, (_NOT, _TOOK))]
-    return [(part, (_TOOK, _NOT)) for part in node.values[1:]] if isinstance(node, ast.BoolOp) else []
+        return [(node.body, (TOOK, NOT)), (node.orelse, (NOT, TOOK))]
+    return [(part, (TOOK, NOT)) for part in node.values[1:]] if isinstance(node, ast.BoolOp) else []
 
 
 def round_by_head(statement: ast.stmt, called: Function | None) -> tuple[Step, Fork] | None:
@@ -192,9 +193,9 @@ def chosen_between(statement: ast.stmt, one: str, other: str) -> Fork | None:
         if isinstance(node, ast.IfExp):
             ways = [{name_of(call.func) for call in calls_in(part)} for part in (node.body, node.orelse)]
             if one in ways[0] - ways[1] and other in ways[1] - ways[0]:
-                return Fork(node.test.lineno, 0, 0, _TOOK, _NOT)
+                return Fork(node.test.lineno, 0, 0, TOOK, NOT)
             if one in ways[1] - ways[0] and other in ways[0] - ways[1]:
-                return Fork(node.test.lineno, 0, 0, _NOT, _TOOK)
+                return Fork(node.test.lineno, 0, 0, NOT, TOOK)
     return None
 
 
@@ -203,7 +204,7 @@ def chosen_values(function: Function, one: str, other: str) -> Fork | None:
     found = []
     for node, ways in _choices(function):
         if ways in ((one, other), (other, one)):
-            did = (_TOOK, _NOT) if ways == (one, other) else (_NOT, _TOOK)
+            did = (TOOK, NOT) if ways == (one, other) else (NOT, TOOK)
             found.append(Fork(node.lineno, 0, 0, *did))
     return found[0] if len(found) == 1 else None
 

@@ -8,13 +8,12 @@ return it. A condition explains the lack if it leads to such a message, and to n
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simcoll.core.record import Source
 from simcoll.verifier.program_text.forks import ends_outside
-from simcoll.verifier.program_text.rank_comparisons import is_true, number_of, numbers_on
+from simcoll.verifier.program_text.rank_comparisons import Renamed, is_true, number_of, numbers_on
 from simcoll.verifier.program_text.syntax import (
     Function,
     Loop,
@@ -28,6 +27,8 @@ from simcoll.verifier.program_text.syntax import (
 
 _BATCH = "batch_isend_irecv"
 _OPS = {"isend": "send", "irecv": "recv", "send": "send", "recv": "recv"}
+OTHER_END = {"send": "recv", "recv": "send"}
+"""The call at the other end of a message."""
 _DEPTH = 6
 """Names and functions that are followed from one to the next."""
 
@@ -126,7 +127,7 @@ def _is_made(
     mine = [one for one in made if one.op == change.op]
     if not change.adds or not mine:
         return False
-    peer = None if change.peer is None else number_of(change.peer, rank, known)
+    peer = _peer(change, rank, known)
     if peer is not None:
         # Another part of the list may have added it.
         return (
@@ -303,16 +304,4 @@ def _plain(target: ast.AST) -> str:
 
 def _renamed(test: ast.expr, old: str, new: str) -> ast.expr:
     """A test with another name in the place of one; the lines stay."""
-    found: ast.expr = test if old == new else _Renames(old, new).visit(copy.deepcopy(test))
-    return found
-
-
-class _Renames(ast.NodeTransformer):
-    """Replaces one name in an expression."""
-
-    def __init__(self, old: str, new: str) -> None:
-        self._old, self._new = old, new
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        """The name itself, or the new one in its place."""
-        return ast.copy_location(ast.Name(self._new, node.ctx), node) if node.id == self._old else node
+    return test if old == new else Renamed(frozenset({old}), new).of(test)

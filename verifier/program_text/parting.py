@@ -80,8 +80,9 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
 
     def before(side: Side, *, met: bool = False) -> Sequence[Source]:
         trace = by_rank.get(side.ranks[0])
-        known = trace is not None and bool(side.sources)
-        return _stack_before(trace, side.sources[0].source, side.past, met) if trace is not None and known else ()
+        if trace is None or not side.sources:
+            return ()
+        return _stack_before(trace, side.sources[0].source, side.past, met)
 
     def below(ranks: Sequence[int], frames: Sequence[Source], first: int, last: int) -> bool:
         return any(

@@ -14,14 +14,13 @@ import numpy as np
 from simcoll.core.record import Source
 from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.findings.finding import Finding, Parting
-from simcoll.verifier.program_text.message_lists import ListedMessage, shorter_by
+from simcoll.verifier.program_text.forks import NOT, TOOK
+from simcoll.verifier.program_text.message_lists import OTHER_END, ListedMessage, shorter_by
 
-_OTHER_END = {"send": "recv", "recv": "send"}
 _ASKED = 64
 """Ranks whose lists are looked at."""
 _LATELY = 4096
 """Messages of a rank, the last ones, that are looked at."""
-_TOOK = {True: "took it", False: "did not take it"}
 _WITNESSES = 2
 """Ranks that have to make an end before one that lacks it is to blame."""
 
@@ -46,7 +45,7 @@ def with_shorter_list(
     ``alone``, by others of the peer's own.
     """
     others = [one for one in traces.values() if one.rank not in (waiting.rank, peer.rank)][:_ASKED]
-    wanted = ListedMessage(_OTHER_END[op], waiting.rank)
+    wanted = ListedMessage(OTHER_END[op], waiting.rank)
     for line in _lines_of_lists(waiting, others, peer):
         lists = _lists(peer, line)
         lacking = [one for one in lists if wanted not in one]
@@ -90,7 +89,8 @@ def _parted(
     shorter = shorter_by(line, lacker.rank, lacker.world_size, wanted, made)
     if shorter is None:
         return None
-    sides = [(tuple(sorted(makers)), _TOOK[shorter.true]), (tuple(sorted(lackers)), _TOOK[not shorter.true])]
+    did = (TOOK, NOT) if shorter.true else (NOT, TOOK)
+    sides = [(tuple(sorted(ranks)), done) for ranks, done in zip((makers, lackers), did, strict=True)]
     return Parting(shorter.source, tuple(one for one in sides if one[0]))
 
 

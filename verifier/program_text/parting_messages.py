@@ -20,12 +20,12 @@ from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, P2P_UNMATCHED
 from simcoll.verifier.program_text.forks import ROUNDS
+from simcoll.verifier.program_text.message_lists import OTHER_END
 from simcoll.verifier.program_text.parting import Ran, exit_between, parting_of
 from simcoll.verifier.program_text.parting_lists import with_shorter_list
 from simcoll.verifier.program_text.ways import comes_past
 
 _CODES = (DEADLOCK_CYCLE.code, P2P_UNMATCHED.code)
-_OTHER_END = {"send": "recv", "recv": "send"}
 _ASKED = 64
 """Ranks whose messages are looked at."""
 _LATELY = 64
@@ -61,7 +61,7 @@ def _by_lists(finding: Finding, traces: Mapping[int, Trace], *, alone: bool = Fa
     """The finding, if a list of messages explains that one has no other end; ``alone``: by its own rank's lists."""
     for side in finding.sides:
         waiting = traces.get(side.ranks[0]) if side.ranks and side.call is not None else None
-        if waiting is None or side.call is None or side.call.op not in _OTHER_END:
+        if waiting is None or side.call is None or side.call.op not in OTHER_END:
             continue
         peer = traces.get(-1 if (rank := _peer(waiting, side.call)) is None else rank)
         told = finding if peer is None else with_shorter_list(finding, waiting, peer, side.call.op, traces, alone=alone)
@@ -73,7 +73,7 @@ def _by_lists(finding: Finding, traces: Mapping[int, Trace], *, alone: bool = Fa
 def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[Parting]:
     for side in finding.sides:
         waiting = traces.get(side.ranks[0]) if side.ranks and side.call is not None else None
-        if waiting is None or side.call is None or side.call.op not in _OTHER_END:
+        if waiting is None or side.call is None or side.call.op not in OTHER_END:
             continue
         peer = _peer(waiting, side.call)
         stands = next((_stands(other, peer) for other in finding.sides if peer in other.ranks), None)
@@ -172,7 +172,7 @@ def _other_ends(
         slots, wanted = trace.slots, dict[tuple[int, int], bool]()
         for number, call in enumerate(trace.signatures):
             for index, group in enumerate(trace.groups):
-                known = call.op == _OTHER_END[op] and call.peer is not None and 0 <= call.peer < len(group.ranks)
+                known = call.op == OTHER_END[op] and call.peer is not None and 0 <= call.peer < len(group.ranks)
                 wanted[number, index] = known and is_wanted(trace.rank, group.ranks[call.peer or 0])
         rows = np.flatnonzero((slots["p2p_sequence"] > 0) & (slots["state"] == State.COMPLETED))[::-1]
         calls = zip(*(slots[name][rows].tolist() for name in ("signature", "group", "source")), strict=True)

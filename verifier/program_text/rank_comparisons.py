@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from simcoll.verifier.program_text.forks import RANK_NAMES
 from simcoll.verifier.program_text.syntax import Function, Text, head_of, name_of, steps_to
+
+_Expression = TypeVar("_Expression", bound=ast.expr)
 
 _MOST: Final = 1 << 20
 """The largest number that is computed with."""
@@ -128,15 +130,20 @@ def _is_rank(node: ast.AST) -> bool:
     return name in RANK_NAMES
 
 
-class _Spelled(ast.NodeTransformer):
-    """Writes ``rank`` for the names that a program gives its rank."""
+class Renamed(ast.NodeTransformer):
+    """Expressions with a ``new`` name in the place of some; their lines stay."""
 
-    def __init__(self, names: frozenset[str]) -> None:
-        self._names = names
+    def __init__(self, names: frozenset[str], new: str) -> None:
+        self._names, self._new = names, new
+
+    def of(self, node: _Expression) -> _Expression:
+        """A copy of an expression with the new name."""
+        found: _Expression = self.visit(copy.deepcopy(node))
+        return found
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        """The name itself, or ``rank`` in its place."""
-        return ast.copy_location(ast.Name("rank", node.ctx), node) if node.id in self._names else node
+        """The name itself, or the new one in its place."""
+        return ast.copy_location(ast.Name(self._new, node.ctx), node) if node.id in self._names else node
 
 
 @lru_cache(maxsize=64)
@@ -206,13 +213,13 @@ def comparisons_behind(
     With ``heads`` those by the heads of statements around the line follow, innermost first: ``with no_sync() if ...``.
     Each comes in the program's words, and as one of ``rank``.
     """
-    spelled, found = _Spelled(_names_of_rank(text)), dict[int, ast.Compare]()
+    spelled, found = Renamed(_names_of_rank(text), "rank"), dict[int, ast.Compare]()
     steps = steps_to(function, line)[::-1]
     for step in steps if heads else steps[:1]:
         nodes = _behind(text, function, head_of(step.statement))
         behind = (node for node in nodes if isinstance(node, ast.Compare) and id(node) not in found)
         found.update((id(node), node) for node in sorted(behind, key=lambda node: node.lineno))
-    return [(ast.unparse(node), spelled.visit(copy.deepcopy(node))) for node in found.values()]
+    return [(ast.unparse(node), spelled.of(node)) for node in found.values()]
 
 
 def _behind(text: Text, function: Function, parts: Sequence[ast.expr]) -> Iterator[ast.AST]:
