@@ -10,6 +10,11 @@ def long_dimensions(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[
     return [(stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1]
 
 
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """The number of elements from the first in memory to the last, gaps included; there is at least one."""
+    return 1 + int(sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)))
+
+
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """True if the elements fill the memory from the first to the last, each place once, in whatever order."""
     expected = 1

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from simcoll.core.strides import span
 from simcoll.values.folding import ADDED, FACTOR
 
 _Item = TypeVar("_Item")
@@ -53,8 +54,7 @@ def _end_of(tensor: torch.Tensor) -> int:
     """The bytes of a storage up to the last element of a tensor in it."""
     if not tensor.numel():
         return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(tensor.storage_offset() + last + 1) * tensor.element_size()
+    return int(tensor.storage_offset() + span(tensor.shape, tensor.stride())) * tensor.element_size()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from simcoll.core.strides import span
 from simcoll.recorder.quick import OpenCall
 
 _MOST_TENSORS = 64
@@ -65,11 +66,7 @@ def region_of(tensor: torch.Tensor, storage: int, *, writes: bool) -> Region:
     if tensor.is_contiguous():
         return Region(storage, start, start + tensor.numel() * size, True, (), writes)
     layout = (start, tensor.shape, tensor.stride(), size)
-    return Region(storage, start, start + _span(tensor) * size, False, layout, writes)
-
-
-def _span(tensor: torch.Tensor) -> int:
-    return 1 + int(sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)))
+    return Region(storage, start, start + span(tensor.shape, tensor.stride()) * size, False, layout, writes)
 
 
 class Watched(NamedTuple):
