@@ -67,7 +67,7 @@ def _text(path: str) -> str:
 
 
 def thread_frames() -> dict[int, FrameType]:
-    """The innermost frame of each thread, by the thread's number.
+    """The innermost frame of each thread, by the thread's number; that of the calling thread is the caller's.
 
     Python holds a lock of its own while it makes them. A collection of garbage that begins meanwhile may wait for that
     lock for ever (https://github.com/python/cpython/issues/106883): none begins.
@@ -75,7 +75,9 @@ def thread_frames() -> dict[int, FrameType]:
     enabled = gc.isenabled()
     gc.disable()
     try:
-        return sys._current_frames()
+        frames = sys._current_frames()
     finally:
         if enabled:
             gc.enable()
+    frames[threading.get_ident()] = sys._getframe(1)
+    return frames

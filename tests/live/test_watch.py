@@ -184,7 +184,7 @@ def test_a_wait_that_only_torch_sees_is_one(job):
 
 
 def test_a_killed_rank_is_the_cause(job):
-    seen = until(job("kill", "--mode", "record"), lambda job: job.motion is Motion.ENDED)
+    seen = until(job("kill", "--mode", "record"), lambda job: job.motion is Motion.ENDED and job.told)
     assert seen.ranks[1].doing is Doing.FAILED
     assert seen.ranks[1].exit_code == -signal.SIGKILL
     assert [finding.code for finding in seen.findings] == ["SC701"]
