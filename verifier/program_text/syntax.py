@@ -20,6 +20,8 @@ from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
 
 _MOST_BYTES: Final = 2 << 20
+_MOST_LEVELS: Final = 100
+"""Levels of a text's tree: those who walk down it call themselves for each."""
 _CLIPPED: Final = 1000
 """Characters of a line that a record keeps."""
 
@@ -55,7 +57,7 @@ class Text:
 
 @lru_cache(maxsize=64)
 def text_of(file: str) -> Text | None:
-    """The text of a file; None where it is gone, no regular file, too long, or no Python."""
+    """The text of a file; None where it is gone, no regular file, too long, nested too deeply, or no Python."""
     try:
         with opened_record(file, "a program") as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -63,7 +65,8 @@ def text_of(file: str) -> Text | None:
             data = os.read(fd, _MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             return None
-        return Text(tuple(data.decode("utf-8", "replace").splitlines()), _parsed(data))
+        tree = _parsed(data)
+        return None if _is_deep(tree) else Text(tuple(data.decode("utf-8", "replace").splitlines()), tree)
     except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return None
 
@@ -85,6 +88,16 @@ def _parsed(data: bytes) -> ast.Module:
             with suppress(SystemError):
                 return ast.parse(data)
         return ast.parse(data)
+
+
+def _is_deep(tree: ast.Module) -> bool:
+    """True if a tree has more levels than those may have who walk down it level by level."""
+    level: list[ast.AST] = [tree]
+    for _ in range(_MOST_LEVELS):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
 
 
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

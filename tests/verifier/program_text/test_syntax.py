@@ -30,6 +30,13 @@ def test_a_text_is_parsed_again_where_another_thread_was_in_between(
     assert text is None or text.line(2) == "print(step)"
 
 
+@pytest.mark.parametrize(("terms", "read"), [(50, True), (1000, False)])
+def test_a_text_that_is_nested_too_deeply_is_left_alone(terms: int, read: bool, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(f"if rank == {' + '.join(['0'] * terms)}:\n    pass\n")
+    assert (syntax.text_of(str(path)) is not None) is read
+
+
 @pytest.mark.parametrize(
     ("text", "depth"),
     [
