@@ -28,7 +28,7 @@ from simcoll.verifier.findings.rules import (
     REPLICAS_DIFFER,
     WRONG_RESULT,
 )
-from simcoll.verifier.halts.async_misuse import never_waited
+from simcoll.verifier.halts.async_misuse import never_waited, read_early
 from simcoll.verifier.halts.device_queue import open_rows
 from simcoll.verifier.halts.diagnosis import (
     deadlock,
@@ -289,11 +289,12 @@ def _tolerated(inquiry: Inquiry) -> list[Finding]:
 
 
 def _never_waited(inquiry: Inquiry) -> list[Finding]:
-    """A warning: in a job that ended well nobody waited for the work of a call that brings a result.
+    """A warning: in a job that ended well nobody waited for the work of a call that brings a result, or only too late.
 
     The explanation does not apply where the line waits for its earlier calls and for none of its later ones.
     """
-    return never_waited(list(inquiry.job.traces.values()), inquiry.job.matching.unmatched) if inquiry.job.clean else []
+    traces = list(inquiry.job.traces.values())
+    return [*never_waited(traces, inquiry.job.matching.unmatched), *read_early(traces)] if inquiry.job.clean else []
 
 
 def _stragglers(inquiry: Inquiry) -> list[Finding]:

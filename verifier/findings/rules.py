@@ -256,7 +256,9 @@ WORK_NEVER_WAITED = Rule(
         "pending call if earlier calls from the same line were waited for. A barrier that the same function makes next "
         "counts as the wait, unless a line between the two reads the result. It is an error if another rank waits for "
         "ever for a message because the program dropped the work of its send or receive: on Gloo the message is lost "
-        "with the work."
+        "with the work. A result that is waited for is reported too if a line between the call and the first use of "
+        "its work, in the same block of the program, computes with it; views of it, its shape and its passing on to "
+        "functions are not."
     ),
     harm="The result may be read before it is complete, and an error of the call is never seen.",
     example=("dist.all_reduce(x, async_op=True)\nprint(x.sum())"),

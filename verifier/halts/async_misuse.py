@@ -23,7 +23,7 @@ from simcoll.verifier.agreement.p2p_matching import Unmatched
 from simcoll.verifier.findings.describe import call_text, source_text
 from simcoll.verifier.findings.finding import Finding, RankSource, Rule, Severity, Side
 from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, INVALID_ARGUMENT, WORK_NEVER_WAITED
-from simcoll.verifier.program_text.results import reads_between
+from simcoll.verifier.program_text.results import read_before_wait, reads_between
 
 _SIDES = 8
 _SAME = ("group", "signature", "source")
@@ -66,15 +66,40 @@ def never_waited(traces: Sequence[Trace], unmatched: Sequence[Unmatched] = ()) -
         if trace.rank in alone:
             rows = np.array([row for row in rows if not _is_alone(trace, row, alone[trace.rank])], np.intp)
         for row, often in _distinct(trace.slots, rows, ("signature", "source")):
-            slot = trace.slots[row]
-            call, source = trace.signatures[slot["signature"]], trace.sources[slot["source"]]
-            case = cases.setdefault((source.file, source.line, call.op), _Case(call=call))
-            case.count += often
-            case.sides.setdefault(trace.rank, (source,))
-            if case.group is None:
-                case.group = trace.groups[slot["group"]]
-                case.sequence = None if slot["p2p_sequence"] else int(slot["sequence"])
+            _add(cases, trace, row, often)
     return [_never_waited(case, traces) for case in cases.values()]
+
+
+def read_early(traces: Sequence[Trace]) -> list[Finding]:
+    """SC501 for each line whose function, by the program's text, reads the result of a call before it waits for it."""
+    cases: dict[tuple[str, int, str], _Case] = {}
+    returned = once_alike(traces, lambda trace: _returned(trace)[1], slots_key)
+    for trace, rows in zip(traces, returned, strict=True):
+        slots = trace.slots
+        rows = rows[(slots["flags"][rows] & ASYNCHRONOUS != 0) | (slots["p2p_sequence"][rows] > 0)]
+        for row, often in _distinct(slots, rows, _SAME):
+            reading = read_before_wait(trace.sources[slots["source"][row]]) if _brings_result(trace, row) else None
+            if reading is not None:
+                _add(cases, trace, row, often, reading)
+    return [_read_early(case, traces) for case in cases.values()]
+
+
+def _add(cases: dict[tuple[str, int, str], _Case], trace: Trace, row: int, often: int, *others: Source) -> None:
+    """Add so many calls of a row's line and kind to their case, with ``others``, the further lines that it is about."""
+    slot = trace.slots[row]
+    call, source = trace.signatures[slot["signature"]], trace.sources[slot["source"]]
+    case = cases.setdefault((source.file, source.line, call.op), _Case(call=call))
+    case.count += often
+    case.sides.setdefault(trace.rank, (source, *others))
+    if case.group is None:
+        case.group = trace.groups[slot["group"]]
+        case.sequence = None if slot["p2p_sequence"] else int(slot["sequence"])
+
+
+def _read_early(case: _Case, traces: Sequence[Trace]) -> Finding:
+    call = "a call" if case.call is None else call_text(case.call, case.group)
+    message = f"the result of {call} was read before anybody had waited for it on {ranks_text(sorted(case.sides))}"
+    return _finding(WORK_NEVER_WAITED, Severity.WARNING, message, case, traces)
 
 
 def _is_alone(trace: Trace, row: int, alone: Collection[tuple[Group, int]]) -> bool:

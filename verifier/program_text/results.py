@@ -1,4 +1,4 @@
-"""Finds out whether a function reads the result of an asynchronous call before it makes another call."""
+"""Finds out whether a function reads the result of an asynchronous call before another call, or before its wait."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from simcoll.core.record import Source
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Rooted
 from simcoll.verifier.program_text.syntax import (
+    Function,
+    Scope,
     blocks_of,
     calls_in,
     head_of,
@@ -36,6 +38,20 @@ _BRINGING: Final = frozenset(
     # A root that has the tensors of all ranks is given its own one first.
     if not (spec.rooted is Rooted.TO_ROOT and spec.divided)
 )
+_LISTS: Final = frozenset({"all_gather", "all_gather_coalesced", "all_reduce_coalesced", "all_to_all"})
+"""The functions whose result comes in a list of tensors."""
+_ENDING: Final = _FUNCTIONS | {"is_completed", "result", "synchronize", "value", "wait", "wait_event", "wait_stream"}
+"""Calls behind which the result may be there."""
+_COMPUTING: Final = frozenset(
+    {"abs", "add", "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "clone", "count_nonzero", "cumsum"}
+    | {"div", "dot", "eq", "equal", "exp", "isfinite", "isinf", "isnan", "item", "log", "matmul", "max", "mean", "min"}
+    | {"mm", "mul", "ne", "neg", "nonzero", "norm", "pow", "prod", "sigmoid", "softmax", "sort", "sqrt", "square"}
+    | {"std", "sub", "sum", "tolist", "topk", "unique", "var"}
+)
+"""Methods of a tensor, and functions of torch, that compute with its values."""
+_JOINING: Final = frozenset({"cat", "concat", "hstack", "stack", "vstack"})
+_SHOWING: Final = frozenset({"bool", "float", "int", "print", "repr", "str", "sum"})
+_VIEWING: Final = frozenset({"detach", "flatten", "squeeze", "unsqueeze", "view"})
 
 
 def reads_between(call: Source, following: Source) -> bool:
@@ -96,3 +112,106 @@ def _reads(name: str, nodes: Sequence[ast.AST]) -> bool:
 
 def _is_named(node: ast.AST, name: str) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and node.id == name
+
+
+def read_before_wait(call: Source) -> Source | None:
+    """The line that reads the result of an asynchronous call before the function uses the call's work at all.
+
+    The work has to be given to a plain name, or put into a list, by a statement of its own. None wherever the text does
+    not tell: where a statement in between may wait for all that is in flight, or only views or hands on the tensor.
+    """
+    text = text_of(call.file)
+    function = None if text is None or text.line(call.line) != call.code else text.function(call.function, call.line)
+    steps = [] if function is None else steps_to(function, call.line)
+    if text is None or function is None or not steps:
+        return None
+    statement, following = steps[-1].statement, steps[-1].block[steps[-1].index + 1 :]
+    work, made = _work_of(statement)
+    if made is None or not work or name_of(made.func) == "recv" or _may_wait_elsewhere(work, function):
+        return None
+    name = _result_of(ast.Expr(made))
+    line = _line_that_computes(name, work, following, in_list=name_of(made.func) in _LISTS) if name else None
+    return None if not line else Source(call.file, line, call.function, text.line(line))
+
+
+def _work_of(statement: ast.stmt) -> tuple[str, ast.Call | None]:
+    """The name that a simple statement gives a call's work, or whose list it adds it to, and the call; empty: none."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.value, ast.Call):
+        target = statement.targets[0]
+        return target.id if isinstance(target, ast.Name) else "", statement.value
+    adds = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(adds, ast.Call) and name_of(adds.func) == "append" and isinstance(adds.func, ast.Attribute):
+        made = adds.args[0] if len(adds.args) == 1 else None
+        if isinstance(adds.func.value, ast.Name) and isinstance(made, ast.Call):
+            return adds.func.value.id, made
+    return "", None
+
+
+def _may_wait_elsewhere(work: str, function: Function) -> bool:
+    """True if functions that could be called in between know the name of the work."""
+    inner = [node for node in ast.walk(function) if isinstance(node, Scope) and node is not function]
+    return any(_is_named(node, work) for scope in inner for node in ast.walk(scope))
+
+
+def _line_that_computes(name: str, work: str, statements: Sequence[ast.stmt], *, in_list: bool) -> int | None:
+    """The first line that computes with a tensor, 0 where none is known to; None where they go on behind these."""
+    for statement in statements:
+        compound = any(blocks_of(statement))
+        head = [
+            node for part in (head_of(statement) if compound else [statement]) for node in (part, *nodes_within(part))
+        ]
+        if _may_end(head, work):
+            return 0
+        lines: list[int] = [node.lineno for node in head if _computes(node, name, in_list=in_list)]  # type: ignore[attr-defined]
+        if lines:
+            return min(lines)
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            found = _line_that_computes(name, work, statement.body, in_list=in_list)
+            if found is not None:
+                return found
+        everything = [*nodes_within(statement)]
+        if _may_end(everything, work) or any(
+            _is_named(node, name) and not isinstance(node.ctx, ast.Load) for node in everything
+        ):
+            return 0
+    return None
+
+
+def _may_end(nodes: Sequence[ast.AST], work: str) -> bool:
+    """True if expressions use a work, or may wait for all that is in flight."""
+    calls = {name_of(node.func) for node in nodes if isinstance(node, ast.Call)}
+    return bool(calls & _ENDING) or any(_is_named(node, work) for node in nodes)
+
+
+def _computes(node: ast.AST, name: str, *, in_list: bool) -> bool:
+    """True for an expression or an assignment that needs the values of a tensor, or of one in a list."""
+    if isinstance(node, ast.BinOp):
+        return any(_is_tensor(one, name, in_list=in_list) for one in (node.left, node.right))
+    if isinstance(node, ast.UnaryOp | ast.FormattedValue):
+        one = node.operand if isinstance(node, ast.UnaryOp) else node.value
+        return _is_tensor(one, name, in_list=in_list)
+    if isinstance(node, ast.AugAssign):
+        return _is_tensor(node.value, name, in_list=in_list)
+    if isinstance(node, ast.Compare):
+        by_identity = any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops)
+        return not by_identity and any(_is_tensor(one, name, in_list=in_list) for one in (node.left, *node.comparators))
+    if not isinstance(node, ast.Call):
+        return False
+    function = name_of(node.func)
+    if isinstance(node.func, ast.Attribute) and _is_tensor(node.func.value, name, in_list=in_list):
+        return function in _COMPUTING
+    of_torch = isinstance(node.func, ast.Attribute) and name_of(node.func.value) == "torch"
+    if (of_torch and function in _JOINING) or (isinstance(node.func, ast.Name) and function in _SHOWING):
+        # A list of tensors will do.
+        listed = [part for one in node.args for part in (one.elts if isinstance(one, ast.List | ast.Tuple) else [one])]
+        return any(_is_tensor(one, name, in_list=False) for one in listed)
+    return of_torch and function in _COMPUTING and any(_is_tensor(one, name, in_list=in_list) for one in node.args)
+
+
+def _is_tensor(node: ast.AST, name: str, *, in_list: bool) -> bool:
+    """True for the tensor of a name, parts and views of it; ``in_list``: for those of its list."""
+    if isinstance(node, ast.Subscript):
+        return _is_tensor(node.value, name, in_list=in_list and not isinstance(node.value, ast.Name))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWING:
+        return _is_tensor(node.func.value, name, in_list=in_list)
+    return not in_list and _is_named(node, name)

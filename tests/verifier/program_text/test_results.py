@@ -9,8 +9,8 @@ import pytest
 
 from simcoll.core.record import Record, Source, State
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.halts.async_misuse import never_waited
-from simcoll.verifier.program_text.results import reads_between
+from simcoll.verifier.halts.async_misuse import never_waited, read_early
+from simcoll.verifier.program_text.results import read_before_wait, reads_between
 from simcoll.verifier.program_text.syntax import text_of
 from tests.verifier.halts.test_async_misuse import traces
 
@@ -77,3 +77,58 @@ def test_a_barrier_does_not_end_a_call_whose_result_was_read_before_it(tmp_path:
             Record("0", 2, Call("barrier", "barrier"), barrier, State.COMPLETED, False, True, scheduled_ns=2),
         ]
         assert len(never_waited(traces(records, records))) == expected
+
+
+EARLY = [
+    ("work = dist.all_reduce(x, async_op=True)\ny = x.sum().item()\nwork.wait()", 3),
+    ("work = dist.irecv(x, src=0)\nlog()\nprint(f'{x}')\nwork.wait()", 4),
+    ("work = dist.all_gather_into_tensor(x, y, async_op=True)\nwith timer():\n    y = y + x\nwork.wait()", 4),
+    ("work = dist.all_gather(x, y, async_op=True)\ny = torch.cat(x)\nwork.wait()", 3),
+    ("work = dist.all_gather(x, y, async_op=True)\ny = x[0] - x[1]\nwork.wait()", 3),
+    ("work = dist.broadcast(x, 0, async_op=True)\nif x[0] > 2:\n    work.wait()", 3),
+    ("works.append(dist.all_reduce(x, async_op=True))\ntotal += x.view(-1)\nfor work in works:\n    work.wait()", 3),
+]
+IN_TIME = [
+    "work = dist.all_reduce(x, async_op=True)\nwork.wait()\nprint(x.sum())",
+    "work = dist.all_gather_into_tensor(x, y, async_op=True)\nprint(y.sum())\nwork.wait()",
+    "work = dist.all_reduce(x, async_op=True)\nprint(x.shape, x.numel(), x is None, len(x))\nwork.wait()",
+    "work = dist.all_reduce(x, async_op=True)\ntotal = x\nwaiting.append(x)\nfinish(x)\nview = x.view(-1)\nwork.wait()",
+    "work = dist.all_gather(x, y, async_op=True)\nparts = x + [y]\nx *= 2\nwork.wait()",
+    "work = dist.all_reduce(x, async_op=True)\ntorch.cuda.synchronize()\nprint(x.sum())\nwork.wait()",
+    "work = dist.all_reduce(x, async_op=True)\nother.wait()\nprint(x.sum())\nwork.wait()",
+    "work = dist.all_reduce(x, async_op=True)\nif verbose:\n    print(x.sum())\nwork.wait()",
+    "work = dist.all_reduce(x, async_op=True)\nif overlap:\n    work.wait()\nprint(x.sum())",
+    "work = dist.all_reduce(x, async_op=True)\nx = make()\nprint(x.sum())\nwork.wait()",
+    "work = dist.all_reduce(x, async_op=True)\ndef end():\n    work.wait()\nend()\nprint(x.sum())",
+    "works.append(dist.all_reduce(x, async_op=True))\ndrain(works)\nprint(x.sum())",
+    "self.work = dist.all_reduce(x, async_op=True)\nself.finish()\nprint(x.sum())",
+    "source = dist.recv(x)\nprint(x.sum(), source)",
+    "work = dist.all_reduce(x, async_op=True)\nreturn work.wait(), x.mean()",
+    "work = dist.all_reduce(x, async_op=True)\nwhile not work.is_completed():\n    pass\nprint(x.sum())",
+    "work = dist.gather(x, parts, dst=0, async_op=True)\nprint(x.sum())\nwork.wait()",
+    "work = dist.all_reduce(x, async_op=True).get_future()\nprint(x.sum())\nwork.wait()",
+]
+
+
+@pytest.mark.parametrize(("body", "line"), EARLY)
+def test_a_result_that_is_read_before_its_wait(tmp_path: Path, body: str, line: int) -> None:
+    call, _ = lines(tmp_path, f"{body}\ndist.barrier()")
+    reading = read_before_wait(call)
+    assert reading is not None
+    assert reading.line == line
+
+
+@pytest.mark.parametrize("body", IN_TIME)
+def test_a_result_of_which_the_text_tells_no_reading_before_its_wait(tmp_path: Path, body: str) -> None:
+    call, _ = lines(tmp_path, f"{body}\ndist.barrier()")
+    assert read_before_wait(call) is None
+
+
+def test_a_line_that_reads_early_is_a_finding_with_both_lines_unless_the_call_was_synchronous(tmp_path: Path) -> None:
+    call, _ = lines(tmp_path, f"{EARLY[0][0]}\ndist.barrier()")
+    tensors = (Buffer((4,), "float32"),)
+    kind = Call("all_reduce", "allreduce", tensors, tensors, reduce_op="sum")
+    record = Record("0", 1, kind, call, State.COMPLETED, asynchronous=True, awaited=True)
+    [finding] = read_early(traces([record], [replace(record, asynchronous=False, awaited=False)]))
+    assert (finding.code, finding.ranks) == ("SC501", (0,))
+    assert [one.source.line for one in finding.sides[0].sources] == [2, 3]
