@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from simcoll.core.record import Group, Source
 from simcoll.core.source_roots import OWN, kind_of
@@ -46,6 +47,10 @@ _BY_RANK: Final = re.compile(
 """What stands in conditions by which programs part their ranks on purpose."""
 
 
+_Calls: TypeAlias = npt.NDArray[np.int64]
+"""Calls in a row, one below the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What is known of the lines that ranks ran.
@@ -53,15 +58,15 @@ class Ran:
     ``ever`` tells whether ranks ran, at any time, these lines of a file, ``before`` the stack of the call that a side's
     ranks made before the one at which they stand, innermost frame first; empty where it is not known. ``met`` tells the
     same of collectives alone, which other ranks have made too. ``below`` tells whether ranks made a call below these
-    frames, outermost first, from these lines of the last one's file. ``stays`` counts the calls of a side's ranks below
-    them, in each row of calls that no other call interrupts.
+    frames, outermost first, from these lines of the last one's file. ``stays`` gives the calls of a side's ranks below
+    them, each row of calls that no other call interrupts by itself: the numbers of a call's stack and of its kind.
     """
 
     ever: Callable[[Sequence[int], str, int, int], bool]
     before: Callable[[Side], Sequence[Source]] = lambda side: ()
     met: Callable[[Side], Sequence[Source]] = lambda side: ()
     below: Callable[[Sequence[int], Sequence[Source], int, int], bool] = lambda ranks, frames, first, last: False
-    stays: Callable[[Side, Sequence[Source], int, int], tuple[int, ...]] = lambda side, frames, first, last: ()
+    stays: Callable[[Side, Sequence[Source], int, int], Sequence[_Calls]] = lambda side, frames, first, last: ()
 
 
 def ran_by(traces: Sequence[Trace]) -> Ran:
@@ -91,18 +96,19 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
             for source in (by_rank[rank].sources if rank in by_rank else ())
         )
 
-    def stays(side: Side, frames: Sequence[Source], first: int, last: int) -> tuple[int, ...]:
+    def stays(side: Side, frames: Sequence[Source], first: int, last: int) -> Sequence[_Calls]:
         trace = by_rank.get(side.ranks[0])
         return () if trace is None else _stays(trace, frames, first, last)
 
     return Ran(ever, before, partial(before, met=True), below, stays)
 
 
-def _stays(trace: Trace, frames: Sequence[Source], first: int, last: int) -> tuple[int, ...]:
+def _stays(trace: Trace, frames: Sequence[Source], first: int, last: int) -> Sequence[_Calls]:
     inside = np.array([_is_below(source.stack[::-1], frames, first, last) for source in trace.sources] + [False])
     lines = np.minimum(trace.slots["source"].astype(np.int64), len(trace.sources))
     edges = np.flatnonzero(np.diff(np.concatenate([[False], inside[lines], [False]]).astype(np.int8)))
-    return tuple((edges[1::2] - edges[::2]).tolist())
+    calls = np.stack([lines, trace.slots["signature"].astype(np.int64)], axis=1)
+    return [calls[start:stop] for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)]
 
 
 def _is_below(stack: Sequence[Source], frames: Sequence[Source], first: int, last: int) -> bool:
@@ -359,7 +365,38 @@ def _is_run_alike(one: Between, ran: Ran) -> bool:
     if not one.fork.loop or one.frame not in one.inside.frames:
         return False
     mine, theirs = (_stays_of(way, one, ran) for way in (one.outside, one.inside))
-    return 0 < len(mine) < len(theirs) and theirs[: len(mine)] == mine
+    lengths, others = _lengths(mine), _lengths(theirs)
+    if not lengths or others[: len(lengths)] == lengths:
+        return 0 < len(lengths) < len(others)
+    last = len(lengths) - 1
+    more = len(others) == len(lengths) and others[:last] == lengths[:last] and others[last] > lengths[last]
+    return more and _may_come_in_a_row(one) and _repeats(mine[last], theirs[last])
+
+
+def _may_come_in_a_row(one: Between) -> bool:
+    """True for an innermost loop to which a loop around it may bring ranks again with no other call in between."""
+    frames = _down_to(one.inside, one.frame)
+    around, inner = [_loops(frame) for frame in frames], one.inside.frames[len(frames) :]
+    innermost = around[-1][-1:] == [one.fork.line] and not any(_loops(frame) for frame in inner)
+    return innermost and sum(map(len, around)) > 1
+
+
+def _loops(frame: Source) -> list[int]:
+    """The lines of the loops in a frame's function that are around it, outermost first."""
+    function = function_of(frame)
+    steps = [] if function is None else steps_to(function, frame.line)
+    return [fork.line for step in steps if isinstance(step.parent, Loop) and (fork := fork_of(step)) is not None]
+
+
+def _repeats(whole: _Calls, more: _Calls) -> bool:
+    """True for calls of one line that are of several kinds, in a row that is whole, and begins anew in a longer one."""
+    kinds = [len(np.unique(column)) for column in whole.T]
+    fits = (length for length in range(2, len(whole) + 1) if len(whole) % length == 0)
+    return (
+        kinds[0] == 1
+        and kinds[1] > 1
+        and any(all(np.array_equal(calls[length:], calls[:-length]) for calls in (whole, more)) for length in fits)
+    )
 
 
 def _as_likely(found: Between, forks: Sequence[Between], ran: Ran) -> tuple[Source, ...]:
@@ -368,12 +405,12 @@ def _as_likely(found: Between, forks: Sequence[Between], ran: Ran) -> tuple[Sour
     Either no call tells their rounds from those of the one found, or those outside also came to that one more rarely.
     """
     told = []
-    inner = [_stays_of(way, found, ran) for way in (found.outside, found.inside)]
+    inner = [_lengths(_stays_of(way, found, ran)) for way in (found.outside, found.inside)]
     for one in forks if found.fork.loop and all(inner) else ():
         around = one.fork.loop and not one.again and one.outside is found.outside and _is_around(one, found)
         if not around or _is_own(one) < _is_own(found):
             continue
-        stays = [_stays_of(way, one, ran) for way in (one.outside, one.inside)]
+        stays = [_lengths(_stays_of(way, one, ran)) for way in (one.outside, one.inside)]
         if all(stays) and (stays == inner or len(inner[0]) < len(inner[1])):
             text = text_of(one.frame.file)
             code = "" if text is None else text.line(one.fork.line)
@@ -381,9 +418,13 @@ def _as_likely(found: Between, forks: Sequence[Between], ran: Ran) -> tuple[Sour
     return tuple(told)
 
 
-def _stays_of(way: Way, one: Between, ran: Ran) -> tuple[int, ...]:
-    """The numbers of calls that ranks made below a fork, each time they came to it."""
+def _stays_of(way: Way, one: Between, ran: Ran) -> Sequence[_Calls]:
+    """The calls that ranks made below a fork, each time they came to it."""
     return ran.stays(way.side, _down_to(one.inside, one.frame), one.fork.first, one.fork.last)
+
+
+def _lengths(stays: Sequence[_Calls]) -> list[int]:
+    return [len(calls) for calls in stays]
 
 
 def _is_around(outer: Between, inner: Between) -> bool:

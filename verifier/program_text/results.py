@@ -78,10 +78,15 @@ def reads_between(call: Source, following: Source) -> bool:
 def _result_of(statement: ast.stmt) -> str:
     """The name of the tensor into which the one call of a simple statement brings its result; empty for any other."""
     calls = calls_in(statement)
-    if len(calls) != 1 or not isinstance(statement, ast.Expr | ast.Assign) or name_of(calls[0].func) not in _BRINGING:
+    return _given(calls[0]) if len(calls) == 1 and isinstance(statement, ast.Expr | ast.Assign) else ""
+
+
+def _given(call: ast.Call) -> str:
+    """The name of the tensor into which a call brings its result; empty where it is none, or the call brings none."""
+    if name_of(call.func) not in _BRINGING:
         return ""
-    named = [one.value for one in calls[0].keywords if one.arg in _RESULTS]
-    first = [*calls[0].args[:1], *named]
+    named = [one.value for one in call.keywords if one.arg in _RESULTS]
+    first = [*call.args[:1], *named]
     return first[0].id if first and isinstance(first[0], ast.Name) else ""
 
 
@@ -129,7 +134,7 @@ def read_before_wait(call: Source) -> Source | None:
     work, made = _work_of(statement)
     if made is None or not work or name_of(made.func) == "recv" or _may_wait_elsewhere(work, function):
         return None
-    name = _result_of(ast.Expr(made))
+    name = _given(made)
     line = _line_that_computes(name, work, following, in_list=name_of(made.func) in _LISTS) if name else None
     return None if not line else Source(call.file, line, call.function, text.line(line))
 

@@ -517,6 +517,45 @@ def test_both_loops_are_named_where_no_call_tells_their_rounds_apart(epochs: str
     assert [one.code for one in finding.parted.others] == [f"for epoch in {epochs}:"]
 
 
+ACCUMULATED = """
+    def update():
+        for tensor in {tensors}:
+            reduce(tensor)  # one
+
+    def backward():
+        if steps % every == 0:
+            update()  # two
+
+    def step():
+        for i in range(4):
+            backward()  # three
+        reduce(b)  # behind
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "line"),
+    [
+        ((5, 6), "if steps % every == 0:"),
+        ((5, 6, 5), "if steps % every == 0:"),
+        ((5, 5), "for tensor in model.parameters():"),
+    ],
+)
+def test_a_loop_that_went_through_the_same_calls_again_was_come_to_more_often(
+    sizes: Sequence[int], line: str, tmp_path: Path
+) -> None:
+    path = program(tmp_path, ACCUMULATED.format(tensors="model.parameters()"))
+    inner, behind = at(path, "three", "two:backward", "one:update"), at(path, "behind")
+    calls = [replace(CALL, inputs=(Buffer((size,), "float32", "cpu"),)) for size in sizes]
+    ends = [Record("0", len(sizes) + 1, CALL, behind)], [Record("0", len(sizes) + 1, calls[0], inner)]
+    rounds = [Record("0", number, call, inner, State.COMPLETED) for number, call in enumerate(calls, 1)]
+    traces = [trace_of(rank, 2, [Group("0", "default_pg", (0, 1))], [*rounds, *end]) for rank, end in enumerate(ends)]
+    finding = judged(side([0], behind), side([1], inner), ran=ran_by(traces))
+    found = told(finding)
+    assert found is not None
+    assert found[0] == line
+
+
 LAYERS = """
     def fit():
         reduce(a)  # first

@@ -81,6 +81,7 @@ def test_a_barrier_does_not_end_a_call_whose_result_was_read_before_it(tmp_path:
 
 EARLY = [
     ("work = dist.all_reduce(x, async_op=True)\ny = x.sum().item()\nwork.wait()", 3),
+    ("work = dist.all_gather_into_tensor(x, torch.ones(4), async_op=True)\ny = x.sum()\nwork.wait()", 3),
     ("work = dist.irecv(x, src=0)\nlog()\nprint(f'{x}')\nwork.wait()", 4),
     ("work = dist.all_gather_into_tensor(x, y, async_op=True)\nwith timer():\n    y = y + x\nwork.wait()", 4),
     ("work = dist.all_gather(x, y, async_op=True)\ny = torch.cat(x)\nwork.wait()", 3),
