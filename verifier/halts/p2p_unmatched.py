@@ -18,10 +18,10 @@ from typing import TypeAlias
 import numpy as np
 
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Record, State
+from simcoll.core.record import Record, Source, State
 from simcoll.core.trace import AWAITED, LET_GO, Trace, record_at
 from simcoll.core.units import show_seconds
-from simcoll.verifier.agreement.p2p_matching import ChannelRecords, Unmatched
+from simcoll.verifier.agreement.p2p_matching import ChannelRecords, End, Unmatched
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.finding import Finding, Severity, record_side
 from simcoll.verifier.findings.rules import P2P_TAG_MISMATCH, P2P_UNMATCHED, WORK_NEVER_WAITED
@@ -90,7 +90,7 @@ def unmatched_messages(job: Job) -> list[Finding]:
     stuck = [one for one in job.matching.unmatched if is_stuck(job, one)]
     crossed = _crossed([one for one in stuck if job.stall is None or one.rank not in job.stall.busy])
     if crossed:
-        return _folded(_tags_differ(send, receive) for send, receive in crossed)
+        return _folded(_tags_differ(job, send, receive) for send, receive in crossed)
     hopeless = [one for one in stuck if never_comes(job, one)]
     # A rank that waits for a blocked rank waits for whatever blocks that one.
     waiting = {one.rank for one in hopeless}
@@ -131,7 +131,7 @@ def _crossed(stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:
     return pairs
 
 
-def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
+def _tags_differ(job: Job, send: Unmatched, receive: Unmatched) -> Finding:
     message = (
         f"rank {send.rank} waits for rank {receive.rank} to receive its message with tag {send.record.call.tag or 0}, "
         f"and rank {receive.rank} waits for one from it with tag {receive.record.call.tag or 0}"
@@ -140,12 +140,31 @@ def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
         message,
         group=send.group,
         ranks={send.rank, receive.rank},
+        culprits=_of_another_tag(job, send, receive),
         sides=(
             record_side(send.rank, send.group, send.record),
             record_side(receive.rank, receive.group, receive.record),
         ),
         differing=("tag",),
     )
+
+
+def _of_another_tag(job: Job, send: Unmatched, receive: Unmatched) -> tuple[int, ...]:
+    """The end that other ranks' messages of the two lines contradict: all of these have the other end's tag."""
+    tags: set[int] = set()
+    for lane in (one for one in job.matching.lanes if one.paired):
+        for end, rank, mine in ((lane.sends, lane.sender, send), (lane.receives, lane.receiver, receive)):
+            tags |= _tags_at(mine.record.source, end.part(slice(lane.paired))) if rank != mine.rank else set()
+    ends = [one for one in (send, receive) if {one.record.call.tag or 0} != tags]
+    return (ends[0].rank,) if len(tags) == 1 and len(ends) == 1 else ()
+
+
+def _tags_at(line: Source, end: End) -> set[int]:
+    """The tags of those ends of messages that were made at a line."""
+    trace, slots = end.trace, end.trace.slots[end.rows]
+    here = [number for number, source in enumerate(trace.sources) if source == line]
+    numbers = np.unique(slots["signature"][np.isin(slots["source"], here)]).tolist()
+    return {trace.signatures[number].tag or 0 for number in numbers if number < len(trace.signatures)}
 
 
 def _nobody_comes(job: Job, one: Unmatched) -> Finding:

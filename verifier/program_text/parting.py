@@ -229,6 +229,11 @@ def parting_of(sides: Sequence[Side], ran: Ran) -> Parting | None:
     return parting if inside else None
 
 
+def parting_at_line(sides: Sequence[Side], ran: Ran) -> Parting | None:
+    """The condition by which the program gives these ranks unlike values at the line where all of them are."""
+    return _parting(sides, ran)[1]
+
+
 def exit_between(waiting: Side, gone: Side, ran: Ran) -> Parting | None:
     """The exit by which ``gone`` got past the call at which the others wait, in this round of a loop or an earlier one.
 

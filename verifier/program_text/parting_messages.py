@@ -4,7 +4,8 @@ A rank that sends to all workers waits for the one that does not receive. What t
 worker does differs from the other workers by the fork that is looked for. If no other rank makes such an end, as along
 a pipeline, it is the fork that leads to the line of the peer's earlier ends, or of those that others make for the rank
 as far from them, if the peer came past that line without a call; or the exit by which the peer left the loop, or the
-round, in which the other one waits.
+round, in which the other one waits. The one end of a message that is unlike those that others make at its line is told
+apart from these.
 """
 
 from __future__ import annotations
@@ -18,14 +19,21 @@ from simcoll.core.record import Source, State
 from simcoll.core.trace import Trace
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
-from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, P2P_UNMATCHED
+from simcoll.verifier.findings.rules import (
+    DEADLOCK_CYCLE,
+    P2P_DTYPE_MISMATCH,
+    P2P_SIZE_MISMATCH,
+    P2P_TAG_MISMATCH,
+    P2P_UNMATCHED,
+)
 from simcoll.verifier.program_text.forks import ROUNDS
 from simcoll.verifier.program_text.message_lists import OTHER_END
-from simcoll.verifier.program_text.parting import Ran, exit_between, parting_of
+from simcoll.verifier.program_text.parting import Ran, exit_between, parting_at_line, parting_of
 from simcoll.verifier.program_text.parting_lists import with_shorter_list
 from simcoll.verifier.program_text.ways import comes_past
 
 _CODES = (DEADLOCK_CYCLE.code, P2P_UNMATCHED.code)
+_UNLIKE = (P2P_SIZE_MISMATCH.code, P2P_DTYPE_MISMATCH.code, P2P_TAG_MISMATCH.code)
 _ASKED = 64
 """Ranks whose messages are looked at."""
 _LATELY = 64
@@ -33,13 +41,39 @@ _LATELY = 64
 
 
 def with_partings_of_messages(findings: Sequence[Finding], traces: Sequence[Trace], ran: Ran) -> tuple[Finding, ...]:
-    """The findings; those on a message without its other end say where its peer parted from ranks that make one."""
+    """The findings; those on a message say where the rank whose end is lacking, or unlike others, parted from these."""
     by_rank = {trace.rank: trace for trace in traces}
     found = []
     for finding in findings:
-        asked = finding.code in _CODES and finding.severity is Severity.ERROR
-        found.append(_with_parting(finding, by_rank, ran) if asked else finding)
+        told = finding
+        if finding.code in _CODES and finding.severity is Severity.ERROR:
+            told = _with_parting(finding, by_rank, ran)
+        elif finding.code in _UNLIKE and len(finding.culprits) == 1:
+            told = replace(finding, parted=_from_others(finding, by_rank, ran))
+        found.append(told)
     return tuple(found)
+
+
+def _from_others(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> Parting | None:
+    """Where the one culprit parted from other ranks that made such a call at its line."""
+    [culprit] = finding.culprits
+    for side in (one for one in finding.sides if one.call is not None and one.ranks == (culprit,) and one.sources):
+        line, op = side.sources[0].source, "" if side.call is None else side.call.op
+        made = {
+            rank: call for rank, trace in traces.items() if rank != culprit and (call := _made_there(trace, line, op))
+        }
+        if made:
+            ranks = tuple(sorted(made))
+            return parting_at_line((side, Side(ranks, made[ranks[0]], (RankSource(ranks[0], line),))), ran)
+    return None
+
+
+def _made_there(trace: Trace, line: Source, op: str) -> Call | None:
+    """The last such call that a rank made at a line."""
+    here = [number for number, source in enumerate(trace.sources) if source == line]
+    numbers = trace.slots["signature"][np.isin(trace.slots["source"], here)].tolist() if here else []
+    calls = (trace.signatures[number] for number in reversed(numbers) if number < len(trace.signatures))
+    return next((call for call in calls if call.op == op), None)
 
 
 def _with_parting(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Finding:

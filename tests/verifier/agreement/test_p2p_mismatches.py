@@ -201,6 +201,23 @@ def test_tags_that_differ_while_both_wait() -> None:
     assert (found.code, found.ranks, found.differing) == ("SC303", (0, 1), ("tag",))
 
 
+@pytest.mark.parametrize(
+    ("send", "receive", "others", "culprits"),
+    [(7, 0, (0, 0), (2,)), (0, 7, (0, 0), (3,)), (1, 2, (0, 0), ()), (1, 0, (0, 1), ()), (7, 0, (), ())],
+)
+def test_the_tag_that_is_unlike_those_of_other_ranks_at_its_line_is_the_wrong_one(
+    send: int, receive: int, others: tuple[int, ...], culprits: tuple[int, ...]
+) -> None:
+    traces = [
+        rank(2, [message("send", 3, tag=send)], failed(), last=State.FAILED),
+        rank(3, [message("recv", 2, tag=receive)], failed(), last=State.FAILED),
+    ]
+    traces += [rank(0, [message("send", 1, tag=tag) for tag in others])]
+    traces += [rank(1, [message("recv", 0, tag=tag) for tag in others])]
+    (found,) = findings(*traces)
+    assert (found.code, found.ranks, found.culprits) == ("SC303", (2, 3), culprits)
+
+
 def test_ranks_that_hang_are_ended_from_outside() -> None:
     traces = [
         rank(0, [message("send", 1, tag=1)], last=State.STARTED),

@@ -210,3 +210,22 @@ def test_along_a_pipeline_the_line_of_a_peers_earlier_ends_tells(kind: str, tmp_
     assert (told.parted and told.parted.source.code) == condition
     if told.parted is not None:
         assert told.parted.sides == (((0,), "took it"), ((1,), "did not take it"))
+
+
+@pytest.mark.parametrize("code", ["SC301", "SC302", "SC303"])
+@pytest.mark.parametrize(("culprits", "told"), [((2,), True), ((), False)])
+def test_an_end_that_is_unlike_others_at_its_line_is_told_apart_from_these(
+    code: str, culprits: tuple[int, ...], told: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("n = 6 if rank == 2 else 4\nif rank % 2 == 0:\n    send(n)  # send\nelse:\n    recv(4)  # recv\n")
+    made = {0: message(path, "send", 1, 1), 2: message(path, "send", 3, 1, State.STARTED)}
+    made |= {1: message(path, "recv", 0, 1), 3: message(path, "recv", 2, 1, State.STARTED)}
+    traces = [trace_of(rank, 4, [WORLD], [record]) for rank, record in made.items()]
+    sides = tuple(Side((rank,), made[rank].call, (RankSource(rank, made[rank].source),)) for rank in (2, 3))
+    finding = Finding(code, Severity.ERROR, "", ranks=(2, 3), culprits=culprits, sides=sides)
+    [found] = with_partings_of_messages([finding], traces, ran_by(traces))
+    assert (found.parted is not None) is told
+    if found.parted is not None:
+        assert found.parted.source.line == 1
+        assert found.parted.sides == (((2,), "found it true"), ((0,), "found it false"))
