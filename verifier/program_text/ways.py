@@ -181,7 +181,11 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
     if level == min(len(one), len(other)):
         there, gone = (a, b) if len(one) > len(other) else (b, a)
         if level and closes_block(one[level - 1].statement, _next(gone, depth)):
-            yield from _leading_to(there, gone, depth, level - 1)
+            found = list(_leading_to(there, gone, depth, level - 1))
+            # Or the side in the block has come round again, without what the other one is inside of as it leaves it.
+            again = not found and _comes_again(one[:level], a.frames[:depth])
+            yield from found
+            yield from (replace(fork, again=True) for fork in _leading_to(gone, there, depth, level - 1) if again)
         return
     x, y = one[level], other[level]
     if x.field != y.field:

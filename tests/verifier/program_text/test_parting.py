@@ -387,6 +387,24 @@ def test_the_end_of_a_block_is_reached_by_an_exit_from_it(tmp_path: Path) -> Non
     assert told(judged(side([0, 1], at(path, "one")), side([2], at(path, "with", "begin:timed")))) is None
 
 
+def test_ranks_that_came_into_a_block_again_left_out_what_its_end_does_for_others(tmp_path: Path) -> None:
+    text = """
+        @contextmanager
+        def section(on):
+            yield
+            if on:
+                barrier()  # end
+
+        def step():
+            for i in range(2):
+                with section(i % every == 0):  # with
+                    reduce(a)  # one
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([0, 1], at(path, "with", "end:section")), side([2], at(path, "one")))
+    assert told(finding) == ("if on:", {TOOK: (0, 1), NOT: (2,)})
+
+
 def test_a_way_that_the_others_went_before_is_not_what_parted_them(tmp_path: Path) -> None:
     path = program(tmp_path, HELPERS.replace("rank == 0", "good"))
     one = side([0], at(path, "evaluate", "best:evaluate", "helper:mean"))
