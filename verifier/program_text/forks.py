@@ -349,9 +349,9 @@ def _is_on(fork: Fork, statements: Sequence[ast.stmt], names: set[str]) -> bool:
 
 
 def may_differ(fork: Fork, loop: ast.AST) -> bool:
-    """True for a condition in a loop that depends on the rank, or on more than the number of the round."""
+    """True for a condition in a loop that depends on the rank, or on more than what is alike in each round."""
     tests = [node.test for node in nodes_within(loop) if isinstance(node, ast.If) and node.lineno == fork.line]
-    target = getattr(loop, "target", None)
+    target = getattr(loop, "target", None) if _is_alike(loop) else None
     rounds = _counted(loop) | {name_of(node) for node in (() if target is None else ast.walk(target))}
     parts = [node for test in tests for node in ast.walk(test)]
     by_rank = any(name_of(node) in RANK_NAMES | {"local_rank"} for node in parts)

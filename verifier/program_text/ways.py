@@ -83,6 +83,8 @@ def forks_between(a: Way, b: Way) -> Iterator[Between]:
     if common == len(a.frames) == len(b.frames):
         if a.past != b.past:
             yield from _rounds(*((b, a) if a.past else (a, b)), common)
+        elif (a.side.call is None) != (b.side.call is None):
+            yield from _rounds_before(*((b, a) if a.side.call is None else (a, b)))
         else:
             yield from _values_apart(a, b)
     elif common < min(len(a.frames), len(b.frames)):
@@ -135,9 +137,27 @@ def _rounds(there: Way, gone: Way, common: int) -> Iterator[Between]:
             fork = fork_of(step)
             if fork is not None and fork.loop:
                 yield from _left(step, fork, frame, there, gone)
-                exits = (one for inner in steps[place:] for one in exits_before(inner) if not one.raises)
-                found = (one for one in exits if may_differ(one, step.parent))
-                yield from (Between(one, frame, gone, there, again=True) for one in found)
+                yield from _left_out(steps[place:], frame, there, gone)
+
+
+def _rounds_before(there: Way, gone: Way) -> Iterator[Between]:
+    """One side left out the call of a line in an earlier round of a loop than that in which it came to this line."""
+    for frame in reversed(there.frames):
+        steps = _steps(frame)
+        for place, step in reversed([*enumerate(steps)]):
+            if isinstance(step.parent, Loop):
+                yield from _left_out(steps[place:], frame, there, gone)
+
+
+def _left_out(steps: Sequence[Step], frame: Source, there: Way, gone: Way) -> Iterator[Between]:
+    """Ways past a call from one round of a loop, the first of these steps, to the next, innermost first."""
+    loop = steps[0].parent
+    for step in reversed(steps):
+        exits = (one for one in exits_before(step) if not one.raises and may_differ(one, loop))
+        yield from (Between(one, frame, gone, there, again=True) for one in exits)
+        fork = fork_of(step) if step is not steps[0] else None
+        if fork is not None and not fork.loop and may_differ(fork, loop):
+            yield Between(fork, frame, there, gone, again=True)
 
 
 def _values_apart(a: Way, b: Way) -> Iterator[Between]:

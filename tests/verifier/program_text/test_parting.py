@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import pytest
 
@@ -385,6 +385,27 @@ def test_the_end_of_a_block_is_reached_by_an_exit_from_it(tmp_path: Path) -> Non
     assert told(tried) == ("if stop:", {TOOK: (2,), NOT: (0, 1)})
     # Nobody leaves a block that is only begun.
     assert told(judged(side([0, 1], at(path, "one")), side([2], at(path, "with", "begin:timed")))) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "parted"),
+    [
+        ("for layer in layers:", "if layer.kept:\n    reduce(a)  # one", ("if layer.kept:", TOOK, NOT)),
+        ("for layer in layers:", "if layer.dropped:\n    continue\nreduce(a)  # one", ("if layer.dropped:", NOT, TOOK)),
+        ("for i in range(8):", "if i % 2 == 0:\n    reduce(a)  # one", None),
+        ("for i, batch in enumerate(loader):", "if i % every == 0:\n    reduce(a)  # one", None),
+        ("for layer in layers:", "reduce(a)  # one", None),
+    ],
+)
+def test_ranks_that_come_to_the_same_line_again_left_out_the_call_in_a_round_before(
+    head: str, body: str, parted: tuple[str, str, str] | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"def step():\n    {head}\n{indent(body, ' ' * 8)}\n")
+    line = at(path, "one")
+    lacks = Side((2,), None, (), stood=line)
+    found = told(judged(side([0, 1], line), lacks, code="SC202"))
+    assert found == (None if parted is None else (parted[0], {parted[1]: (0, 1), parted[2]: (2,)}))
 
 
 def test_ranks_that_came_into_a_block_again_left_out_what_its_end_does_for_others(tmp_path: Path) -> None:
