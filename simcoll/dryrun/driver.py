@@ -157,7 +157,7 @@ def run_and_judge(
     if runner is not None and runner.were_parted() and _is_wrong(judged):
         with private_files(dry_run, plan.timeout) as prepared:
             ran.dry_run = prepared
-            ran.run(sorted(ran.ends), here)
+            ran.run(sorted(ran.ends), here, replace(prepared, again=True))
             judged, notes = _settled(ran, here)
         notes = [_RAN_TOGETHER, *notes]
     remove_inputs(dry_run.folder)
@@ -190,8 +190,8 @@ class _RanRanks:
         self.ends: dict[int, ProcessEnd] = {}
         self.traces: tuple[Trace, ...] = ()
 
-    def run(self, ranks: Sequence[int], runner: Runner, known: DryRun | None = None) -> None:
-        """Run ranks, once more where they have run; ``known`` is the dry run with the inputs of the pass before."""
+    def run(self, ranks: Sequence[int], runner: Runner, dry_run: DryRun) -> None:
+        """Run ranks, once more where they have run; ``dry_run`` has the settings of the pass."""
         for rank in ranks:
             (self.dry_run.folder / box_name(rank)).unlink(missing_ok=True)
         before, total = self._runs, self._runs + len(ranks)
@@ -200,20 +200,21 @@ class _RanRanks:
             if self._progress is not None:
                 self._progress(before + count, total)
 
-        self.ends |= runner.run(known or self.dry_run, ranks, done)
+        self.ends |= runner.run(dry_run, ranks, done)
         self._runs = total
         boxes = [self.dry_run.folder / box_name(rank) for rank in self.ends]
         self.traces = gather([path for path in boxes if path.exists()]).traces
 
 
 def _run_chosen(ran: _RanRanks, plan: DryRunPlan, runner: Runner) -> None:
+    first = replace(ran.dry_run, again=True)
     if plan.ranks is not None:
-        ran.run(plan.ranks, runner)
+        ran.run(plan.ranks, runner, first)
         return
     size = ran.dry_run.world_size
     chosen = plan.choice.first(size)
     while chosen:
-        ran.run(chosen, runner)
+        ran.run(chosen, runner, first)
         chosen = plan.choice.following(ran.traces, ran.ends.keys(), size)
 
 
@@ -228,11 +229,12 @@ def _is_wrong(judged: JudgedDryRun) -> bool:
 
 
 def _rests_on_guesses(judged: JudgedDryRun) -> bool:
-    """True if ranks took different branches on guessed values, failed on one, sized a call by one, or disagree.
+    """True if ranks took different branches on guessed values, failed or went round on one, sized a call by one, or
+    disagree.
 
     Or a rank waited for a key of a store, which a rank that was started later may have set.
     """
-    failed = judged.endings.ranks(RankEnding.GUESSED)
+    failed = judged.endings.ranks(RankEnding.GUESSED) or judged.endings.ranks(RankEnding.ENDLESS)
     if judged.verdict.divergences or failed or sized_differently(judged.recorded):
         return True
     if any(map(assumes_keys, judged.recorded)):

@@ -22,7 +22,7 @@ import numpy as np
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source, source_of, text
 from simcoll.core.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
-from simcoll.dryrun.rank.event_kinds import BRANCH, STEPS_MADE, UNKNOWN_OBJECTS
+from simcoll.dryrun.rank.event_kinds import BRANCH, ENDLESS, STEPS_MADE, UNKNOWN_OBJECTS
 from simcoll.dryrun.records import Line, last_ns, tainted_reads
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import CALL_SKIPPED
@@ -198,6 +198,7 @@ class RankEnding(Enum):
     OUT_OF_MEMORY = "ended for lack of memory"
     STEPS_DONE = "ended after the steps that were asked for"
     GUESSED = "failed on what a dry run can only guess"
+    ENDLESS = "ended as it went round and round on a guessed value"
     DIVERGED = "not followed beyond the branch on a guessed value where ranks diverged"
 
 
@@ -261,6 +262,8 @@ def _how(trace: Trace | None, end: ProcessEnd, guesses: Collection[Line]) -> Ran
     if end.out_of_memory:
         return RankEnding.OUT_OF_MEMORY
     events = () if trace is None else trace.events
+    if any(event.kind == ENDLESS for event in events):
+        return RankEnding.ENDLESS
     raised = next((event for event in events if event.kind == "exception"), None)
     if raised is not None and (text(raised, "type") in _FAILURES_OF_OTHERS or _line(source_of(raised.data)) in guesses):
         return RankEnding.GUESSED

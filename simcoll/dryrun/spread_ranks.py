@@ -34,7 +34,7 @@ _MOST_RANKS = 128
 """A task pays once for importing torch, some seconds; if its worker dies, all of its ranks run again."""
 
 _SAID_BYTES = 2_000
-_SETTINGS = ("world_size", "local_world_size", "steps", "fake_tensors", "memory", "module", "cuda", "counts")
+_SETTINGS = ("world_size", "local_world_size", "steps", "fake_tensors", "memory", "module", "cuda", "counts", "again")
 """The settings of a dry run that JSON has as they are."""
 
 

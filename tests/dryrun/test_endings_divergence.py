@@ -95,6 +95,15 @@ with model.join():
     for _ in range(2 + rank % 3):
         model(torch.ones(1, 3)).sum().backward()
 """,
+    "a stop that the last rank says": """
+step = 0
+while True:
+    stop = torch.tensor([float(rank == size - 1 and step == 4)])
+    dist.broadcast(stop, size - 1)
+    step += 1
+    if stop.item():
+        break
+""",
     "a stop that follows from a stop": """
 for epoch in range(2):
     for step in range(10):

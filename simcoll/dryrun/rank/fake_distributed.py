@@ -138,15 +138,21 @@ class FakeBackendConfig(distributed_c10d.BackendConfig):
 
 
 def install_fake_distributed(
-    patches: Patches, launch: RankOfScript, inputs: InputsFile, counter: WorkCounter | None, files: SharedFiles | None
+    patches: Patches,
+    launch: RankOfScript,
+    inputs: InputsFile,
+    counter: WorkCounter | None,
+    files: SharedFiles | None,
+    *,
+    ends_loops: bool,
 ) -> TaintTracker:
     """Make this process the rank of ``launch`` without peers; simcoll must record already.
 
     ``inputs`` saves inputs, and knows those of the pass before; ``counter`` is called with every call; ``files`` gets
-    those of other ranks as collectives are made.
+    those of other ranks as collectives are made. ``ends_loops``: see :class:`TaintTracker`.
     """
     session = active_session()
-    taint = TaintTracker(lambda: None if session is None else session.current_recorder())
+    taint = TaintTracker(lambda: None if session is None else session.current_recorder(), ends_loops=ends_loops)
     taint.install(patches)
     FakeStore.taint = taint
     let_prefixed_stores_queue(patches)

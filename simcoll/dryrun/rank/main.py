@@ -205,7 +205,7 @@ def _begin(dry_run: DryRun, rank: int, launch: ScriptLaunch) -> AbstractContextM
     counter = _counter(patches) if dry_run.counts else None
     inputs = InputsFile(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
     of_script = RankOfScript(rank, dry_run.world_size, launch)
-    taint = install_fake_distributed(patches, of_script, inputs, counter, files)
+    taint = install_fake_distributed(patches, of_script, inputs, counter, files, ends_loops=dry_run.again)
     metadata = StageMetadata(dry_run.folder, rank, lambda other: _is_running(dry_run, other))
     share_stage_metadata(patches, metadata)
     if dry_run.steps is not None:

@@ -16,7 +16,8 @@ class DryRun:
 
     ``script`` is a module's name, as for ``python -m``, where ``module`` is true. With ``cuda`` each node has a fake
     GPU for each of its ranks; with ``counts`` the ranks' computation is counted. ``known`` are the inputs of calls in
-    the pass before. Without ``files`` ranks write where the script says.
+    the pass before. Without ``files`` ranks write where the script says. With ``again`` a pass with known inputs may
+    follow, so that a rank that goes round and round on one guess is ended.
     """
 
     script: Path
@@ -32,6 +33,7 @@ class DryRun:
     counts: bool = False
     known: KnownInputs | None = None
     files: FileSharing | None = None
+    again: bool = False
 
 
 def log_name(rank: int) -> str:

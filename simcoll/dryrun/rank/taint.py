@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from simcoll.core.patches import Patches
 from simcoll.core.record import source_document
 from simcoll.core.source_roots import simcoll_folders, torch_folder
-from simcoll.dryrun.rank.event_kinds import BRANCH, TAINTED_READ, UNKNOWN_OBJECTS
+from simcoll.dryrun.rank.event_kinds import BRANCH, ENDLESS, TAINTED_READ, UNKNOWN_OBJECTS
 from simcoll.dryrun.rank.fake_device import ORIGINAL
 from simcoll.dryrun.rank.fake_tensors import stand_in
 from simcoll.dryrun.rank.tensor_marks import TAINTED, TAINTED_SIZES, mark, put_mark, tensors_in
@@ -140,6 +140,9 @@ for _kind, _base in ((TaintedInt, int), (TaintedFloat, float)):
 _MOST_BRANCHES = 1 << 14
 """At most so many are recorded of a rank."""
 
+_MOST_ROUNDS = 1 << 10
+"""So often in a row a line may read one guessed value, where the ranks can run again with known ones."""
+
 _READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
 _PRINTING = "_tensor_str.py"
 _KEEP = ("item", "tolist")
@@ -151,10 +154,15 @@ _WHOLE = ("tolist", "numpy", "__array__")
 
 
 class TaintTracker:
-    """Marks tensors that hold guessed values, and records where the program reads one."""
+    """Marks tensors that hold guessed values, and records where the program reads one.
 
-    def __init__(self, recorder: Callable[[], Recorder | None]) -> None:
+    With ``ends_loops`` it ends a program that reads one and the same value at a line again and again.
+    """
+
+    def __init__(self, recorder: Callable[[], Recorder | None], *, ends_loops: bool = False) -> None:
         self._recorder = recorder
+        self._ends_loops = ends_loops
+        self._rounds: dict[tuple[str, int], tuple[int, int]] = {}
         self._noted: set[tuple[str, int]] = set()
         self._branches = 0
         self.paused = 0
@@ -239,9 +247,21 @@ class TaintTracker:
             recorder.event(TAINTED_READ, source=source_document(source))
             if not isinstance(outcome, int):
                 recorder.event(BRANCH, file=source.file, line=source.line)
-        if isinstance(outcome, int) and self._branches < _MOST_BRANCHES and not _is_shown():
+        if not isinstance(outcome, int) or _is_shown():
+            return
+        taken = int.__int__(outcome)
+        if self._branches < _MOST_BRANCHES:
             self._branches += 1
-            recorder.event(BRANCH, file=source.file, line=source.line, taken=int.__int__(outcome))
+            recorder.event(BRANCH, file=source.file, line=source.line, taken=taken)
+        if self._ends_loops:
+            self._count_round((source.file, source.line), taken, recorder)
+
+    def _count_round(self, line: tuple[str, int], taken: int, recorder: Recorder) -> None:
+        before, rounds = self._rounds.get(line, (taken, 0))
+        self._rounds[line] = taken, rounds + 1 if taken == before else 1
+        if self._rounds[line][1] > _MOST_ROUNDS:
+            recorder.event(ENDLESS)
+            raise SystemExit(0)
 
 
 def _reading_frame() -> FrameType | None:
