@@ -1,7 +1,7 @@
 /* What is read of each call (source.py, arguments.py), on Python's stable ABI: the place that makes it, and its
    arguments; and the way of a usual call up to its launch in one step (quick.py). Objects of torch are asked for their
-   attributes, as Python does, but for fields of options whose place was found by trying (option_fields.py); no header of
-   torch is needed. */
+   attributes, as Python does, but for fields of options and of tensors whose places were found by trying (option_fields.py,
+   tensor_fields.py); no header of torch is needed. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,7 +12,7 @@
 #include <structmember.h>
 #include <time.h>
 
-enum { REVISION = 6 }; /* as in simcoll/core/native.py */
+enum { REVISION = 7 }; /* as in simcoll/core/native.py */
 
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 
@@ -249,10 +249,31 @@ static int find_frames(void) {
 
 /* --- Reader: the arguments of the usual forms of calls ------------------------------------------------------------ */
 
-/* ``fields`` has the places of fields in the options of each type, as option_fields.py packs them. */
+enum { MOST_DIMENSIONS = 5, FORMS = 256, FIELDS = 13 };
+
+/* The form of a plain tensor of the CPU: its dtype, dimensions, sizes and strides as they lie in it, and as attributes
+   (``order``: its strides, None where it is contiguous). No two have one ``number``, which is never 0. */
+typedef struct {
+    uint64_t number, dtype, dimensions, sizes[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
+    PyObject *shape, *type, *device, *order;
+} Form;
+
+/* The places of the fields of tensors, as tensor_fields.py has them. */
+typedef struct {
+    int64_t impl, dimensions, strides, offset, elements, dtype, keys, storage, data, counter, version, plain, inference;
+} Fields;
+
+_Static_assert(sizeof(Fields) == FIELDS * sizeof(int64_t), "one number after the other");
+
+/* ``fields`` has the places of fields in the options of each type, as option_fields.py packs them. ``known`` says that
+   those of tensors are; the forms that were seen lie at the places of their hashes. */
 typedef struct {
     PyObject_HEAD
     PyObject *plain, *parameter, *strided, *reduce_ops, *fields;
+    Fields places;
+    int known;
+    uint64_t forms_made;
+    Form *forms;
 } Reader;
 
 static PyTypeObject *reader_type;
@@ -269,8 +290,103 @@ static int append_own(PyObject *list, PyObject *item) {
     return failed ? -1 : 0;
 }
 
+static uint64_t word_at(const char *start, int64_t place) {
+    uint64_t word;
+    memcpy(&word, start + place, sizeof word);
+    return word;
+}
+
+/* True while the fields of tensors may be looked at: nobody pretends that tensors lie elsewhere. */
+static int may_look(const Reader *reader) {
+    if (!reader->known)
+        return 0;
+    PyObject *device = PyObject_GetAttr(reader->plain, name_device);
+    Py_XDECREF(device); // the type keeps it
+    if (device == NULL)
+        PyErr_Clear();
+    return device != NULL && Py_IS_TYPE(device, &PyGetSetDescr_Type);
+}
+
+/* The TensorImpl of a tensor whose fields may be looked at; NULL for one that is not plain, or not on the CPU. */
+static const char *impl_of(const Reader *reader, PyObject *tensor) {
+    const Fields *at = &reader->places;
+    const char *impl = (const char *)(uintptr_t)word_at((const char *)tensor, at->impl);
+    if (impl == NULL)
+        return NULL;
+    uint64_t keys = word_at(impl, at->keys);
+    return keys == (uint64_t)at->plain || keys == (uint64_t)at->inference ? impl : NULL;
+}
+
+static void drop_form(Form *form) {
+    Py_XDECREF(form->shape);
+    Py_XDECREF(form->type);
+    Py_XDECREF(form->device);
+    Py_XDECREF(form->order);
+}
+
+/* Asks a tensor for the attributes of its form; 0 if they were all told, and are what lies in memory. */
+static int ask_form(const Reader *reader, PyObject *tensor, Form *form) {
+    PyObject *layout = PyObject_GetAttr(tensor, name_layout);
+    Py_XDECREF(layout); // torch keeps its layouts
+    PyObject *dense = layout == reader->strided ? PyObject_CallMethodObjArgs(tensor, name_is_contiguous, NULL) : NULL;
+    Py_XDECREF(dense); // a truth value
+    if (dense == NULL)
+        return -1;
+    form->shape = PyObject_GetAttr(tensor, name_shape);
+    form->type = PyObject_GetAttr(tensor, name_dtype);
+    form->device = PyObject_GetAttr(tensor, name_device);
+    form->order = dense == Py_True ? Py_None : PyObject_CallMethodObjArgs(tensor, name_stride, NULL);
+    if (form->order == Py_None)
+        Py_INCREF(Py_None);
+    if (form->shape == NULL || form->type == NULL || form->device == NULL || form->order == NULL ||
+        PyTuple_Size(form->shape) != (Py_ssize_t)form->dimensions)
+        return -1;
+    for (uint64_t place = 0; place < form->dimensions; place++)
+        if (PyLong_AsUnsignedLongLong(PyTuple_GetItem(form->shape, (Py_ssize_t)place)) != form->sizes[place])
+            return -1;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* The form of a tensor; NULL, without an exception, where its attributes are to be asked for. */
+static const Form *form_of(Reader *reader, PyObject *tensor) {
+    const Fields *at = &reader->places;
+    const char *impl = impl_of(reader, tensor);
+    uint16_t dtype;
+    Form form = {0};
+    if (impl == NULL || (form.dimensions = word_at(impl, at->dimensions)) > MOST_DIMENSIONS)
+        return NULL;
+    size_t size = form.dimensions * sizeof(uint64_t);
+    memcpy(&dtype, impl + at->dtype, sizeof dtype);
+    memcpy(form.sizes, impl + at->dimensions + sizeof(uint64_t), size);
+    memcpy(form.strides, impl + at->strides, size);
+    form.dtype = dtype;
+    uint64_t hash = dtype + 1;
+    for (uint64_t place = 0; place < form.dimensions; place++)
+        hash = (hash ^ form.sizes[place] ^ form.strides[place] << 32) * 0x9E3779B97F4A7C15ULL ^ hash >> 29;
+    Form *found = reader->forms + (hash >> 32) % FORMS;
+    if (found->number && found->dtype == form.dtype && found->dimensions == form.dimensions &&
+        memcmp(found->sizes, form.sizes, size) == 0 && memcmp(found->strides, form.strides, size) == 0)
+        return found;
+    if (ask_form(reader, tensor, &form) != 0) {
+        PyErr_Clear();
+        drop_form(&form);
+        return NULL;
+    }
+    Form before = *found;
+    form.number = ++reader->forms_made;
+    *found = form;
+    drop_form(&before);
+    return found;
+}
+
 /* Adds to a key what tells a tensor's calls apart; 1 for a tensor that is not strided. */
-static int add_tensor(const Reader *reader, PyObject *key, PyObject *tensor) {
+static int add_tensor(Reader *reader, PyObject *key, PyObject *tensor, int looks) {
+    const Form *form = looks ? form_of(reader, tensor) : NULL;
+    if (form != NULL)
+        return PyList_Append(key, form->shape) < 0 || PyList_Append(key, form->type) < 0 ||
+                       PyList_Append(key, form->device) < 0 || PyList_Append(key, form->order) < 0
+                   ? -1
+                   : 0;
     if (append_own(key, PyObject_GetAttr(tensor, name_shape)) < 0 ||
         append_own(key, PyObject_GetAttr(tensor, name_dtype)) < 0 ||
         append_own(key, PyObject_GetAttr(tensor, name_device)) < 0)
@@ -299,14 +415,14 @@ enum { MOST_HELD = 16 };
 
 /* The tensors of a call in the order of its arguments; beyond ``MOST_HELD`` only their number. */
 typedef struct {
-    int count, role;
+    int count;
     Held held[MOST_HELD];
 } Gathered;
 
-static void gather(Gathered *gathered, PyObject *tensor) {
+static void gather(Gathered *gathered, PyObject *tensor, int role) {
     if (gathered->count < MOST_HELD) {
         Py_INCREF(tensor);
-        gathered->held[gathered->count] = (Held){tensor, 0, 0, 0, -1, 0, gathered->role};
+        gathered->held[gathered->count] = (Held){tensor, 0, 0, 0, -1, 0, role};
     }
     gathered->count++;
 }
@@ -317,23 +433,51 @@ static void drop_gathered(Gathered *gathered) {
     gathered->count = 0;
 }
 
-/* Adds the tensors of an argument to a key, to ``found`` and to ``gathered``, where they are given: one, a list, or lists
-   in a list. 1 where something else is there. */
-static int add_tensors(const Reader *reader, PyObject *value, PyObject *key, PyObject *found, Gathered *gathered,
-                       int depth) {
+enum { MOST_SIGNED = 12 };
+
+/* What tells a call apart, short: its method and options, then the roles and forms of its tensors. ``count`` numbers, -1
+   for a call of which not all is known. */
+typedef struct {
+    int count;
+    uint64_t numbers[MOST_SIGNED];
+} Sign;
+
+static void add_number(Sign *sign, uint64_t number) {
+    if (sign->count >= 0)
+        sign->count = sign->count == MOST_SIGNED ? -1 : sign->count + 1;
+    if (sign->count > 0)
+        sign->numbers[sign->count - 1] = number;
+}
+
+/* What is wanted of the tensors of a call: each part may be NULL. ``looks`` says that their fields may be looked at. */
+typedef struct {
+    PyObject *key, *found;
+    Gathered *gathered;
+    Sign *sign;
+    int looks, role;
+} Wanted;
+
+/* Reads the tensors of an argument: one, a list, or lists in a list. 1 where something else is there. */
+static int add_tensors(Reader *reader, PyObject *value, const Wanted *wanted, int depth) {
     if ((PyObject *)Py_TYPE(value) == reader->plain || (PyObject *)Py_TYPE(value) == reader->parameter) {
-        if (gathered != NULL)
-            gather(gathered, value);
-        if (found != NULL && PyList_Append(found, value) < 0)
+        if (wanted->gathered != NULL)
+            gather(wanted->gathered, value, wanted->role);
+        if (wanted->found != NULL && PyList_Append(wanted->found, value) < 0)
             return -1;
-        return key == NULL ? 0 : add_tensor(reader, key, value);
+        if (wanted->sign != NULL) {
+            const Form *form = form_of(reader, value);
+            if (form == NULL)
+                return 1;
+            add_number(wanted->sign, form->number << 2 | (uint64_t)wanted->role);
+        }
+        return wanted->key == NULL ? 0 : add_tensor(reader, wanted->key, value, wanted->looks);
     }
     if (!is_list(value) || depth > 2)
         return 1;
     Py_ssize_t count = PySequence_Size(value);
     for (Py_ssize_t place = 0; place < count; place++) {
         PyObject *item = PySequence_GetItem(value, place);
-        int outcome = item == NULL ? -1 : add_tensors(reader, item, key, found, gathered, depth + 1);
+        int outcome = item == NULL ? -1 : add_tensors(reader, item, wanted, depth + 1);
         Py_XDECREF(item);
         if (outcome != 0)
             return outcome;
@@ -417,12 +561,13 @@ static int read_options(const Reader *reader, const Usual *usual, PyObject *argu
 }
 
 /* Puts the tensors of a call into a dictionary, a list for each role; 0 if the call has the usual form. */
-static int sort_tensors(const Reader *reader, const Usual *usual, PyObject *arguments, PyObject *tensors) {
+static int sort_tensors(Reader *reader, const Usual *usual, PyObject *arguments, PyObject *tensors) {
     for (Py_ssize_t place = 0; place < PyTuple_Size(usual->roles); place++) {
         PyObject *found = PyList_New(0);
+        Wanted wanted = {NULL, found, NULL, NULL, 0, (int)place};
         int outcome = found == NULL ? -1 : PyDict_SetItem(tensors, PyTuple_GetItem(usual->roles, place), found);
         if (outcome == 0)
-            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), NULL, found, NULL, 0);
+            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), &wanted, 0);
         Py_XDECREF(found); // the dictionary keeps it
         if (outcome != 0)
             return outcome;
@@ -432,22 +577,38 @@ static int sort_tensors(const Reader *reader, const Usual *usual, PyObject *argu
 
 /* Reads the key of a call whose options were read, a new list; and its tensors, if ``gathered`` is given. 0 if the call
    has the usual form, else 1, or -1 with an exception. The key is to be given back in every case. */
-static int read_call(const Reader *reader, const Usual *usual, PyObject *arguments, const Options *said, PyObject **key,
-                     Gathered *gathered) {
+static int read_call(Reader *reader, const Usual *usual, PyObject *arguments, const Options *said, int looks,
+                     PyObject **key, Gathered *gathered) {
     if ((*key = PyList_New(0)) == NULL || PyList_Append(*key, usual->name) < 0 ||
         PyList_Append(*key, said->reduce_op == NULL ? Py_None : said->reduce_op) < 0 ||
         (usual->rooted && append_own(*key, PyTuple_Pack(2, name_root, said->root)) < 0))
         return -1;
     for (Py_ssize_t place = 0; place < PyTuple_Size(usual->roles); place++) {
+        Wanted wanted = {*key, NULL, gathered, NULL, looks, (int)place};
         int outcome = PyList_Append(*key, PyTuple_GetItem(usual->roles, place));
-        if (gathered != NULL)
-            gathered->role = (int)place;
         if (outcome == 0)
-            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), *key, NULL, gathered, 0);
+            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), &wanted, 0);
         if (outcome != 0)
             return outcome;
     }
     return 0;
+}
+
+/* Signs a call whose options were read, and gathers its tensors, if ``gathered`` is given; 0 if all of it is known. */
+static int sign_call(Reader *reader, const Usual *usual, PyObject *arguments, const Options *said, Sign *sign,
+                     Gathered *gathered) {
+    // Names and reduce ops are kept for good.
+    add_number(sign, (uint64_t)(uintptr_t)usual->name);
+    add_number(sign, (uint64_t)(uintptr_t)said->reduce_op);
+    if (usual->rooted)
+        add_number(sign, PyLong_AsUnsignedLongLongMask(said->root));
+    for (Py_ssize_t place = 0; place < PyTuple_Size(usual->roles); place++) {
+        Wanted wanted = {NULL, NULL, gathered, sign, 1, (int)place};
+        int outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), &wanted, 0);
+        if (outcome != 0)
+            return outcome;
+    }
+    return sign->count < 0;
 }
 
 /* read(method, roles, reduces, rooted, arguments): the tensors by role, the reduce op, the integers, whether the call is
@@ -463,7 +624,7 @@ static PyObject *reader_read(PyObject *self, PyObject *const *given, Py_ssize_t 
     Options said = {0, NULL, NULL};
     PyObject *tensors = PyDict_New(), *integers = PyDict_New(), *key = NULL, *whole = NULL, *found = NULL;
     if (tensors != NULL && integers != NULL && read_options((Reader *)self, &usual, given[4], &said) == 0 &&
-        read_call((Reader *)self, &usual, given[4], &said, &key, NULL) == 0 &&
+        read_call((Reader *)self, &usual, given[4], &said, may_look((Reader *)self), &key, NULL) == 0 &&
         sort_tensors((Reader *)self, &usual, given[4], tensors) == 0 &&
         (said.root == NULL || PyDict_SetItem(integers, name_root, said.root) == 0))
         whole = PyList_AsTuple(key);
@@ -482,12 +643,28 @@ static PyObject *reader_read(PyObject *self, PyObject *const *given, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-/* Reader(plain, parameter, strided, reduce_ops, fields): the types of tensors, the usual layout, names of reduce ops by
-   number, places of fields by type of options. */
+/* Takes the places of tensors' fields from a tuple; None where they are not known. */
+static int take_places(Reader *reader, PyObject *given) {
+    int64_t numbers[FIELDS];
+    if (given == Py_None)
+        return 0;
+    if (!PyTuple_Check(given) || PyTuple_Size(given) != FIELDS) {
+        PyErr_SetString(PyExc_TypeError, "the fields of tensors are a tuple of numbers");
+        return -1;
+    }
+    for (Py_ssize_t place = 0; place < FIELDS; place++)
+        numbers[place] = (int64_t)PyLong_AsUnsignedLongLongMask(PyTuple_GetItem(given, place));
+    memcpy(&reader->places, numbers, sizeof numbers);
+    reader->known = 1;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Reader(plain, parameter, strided, reduce_ops, fields, places): the types of tensors, the usual layout, names of reduce
+   ops by number, places of fields by type of options, and those of tensors. */
 static PyObject *reader_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
-    PyObject *plain, *parameter, *strided, *reduce_ops, *fields;
-    if (!PyArg_ParseTuple(arguments, "OOOO!O!:Reader", &plain, &parameter, &strided, &PyDict_Type, &reduce_ops,
-                          &PyDict_Type, &fields))
+    PyObject *plain, *parameter, *strided, *reduce_ops, *fields, *places;
+    if (!PyArg_ParseTuple(arguments, "OOOO!O!O:Reader", &plain, &parameter, &strided, &PyDict_Type, &reduce_ops,
+                          &PyDict_Type, &fields, &places))
         return NULL;
     Reader *reader = (Reader *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (reader == NULL)
@@ -497,12 +674,19 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     Py_INCREF(reader->strided = strided);
     Py_INCREF(reader->reduce_ops = reduce_ops);
     Py_INCREF(reader->fields = fields);
+    if ((reader->forms = PyMem_Calloc(FORMS, sizeof *reader->forms)) == NULL || take_places(reader, places) < 0) {
+        Py_DECREF(reader);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
     return (PyObject *)reader;
 }
 
 static void reader_free(PyObject *self) {
     Reader *reader = (Reader *)self;
     PyTypeObject *type = Py_TYPE(self);
+    for (Form *form = reader->forms; form != NULL && form < reader->forms + FORMS; form++)
+        drop_form(form);
+    PyMem_Free(reader->forms);
     Py_XDECREF(reader->plain);
     Py_XDECREF(reader->parameter);
     Py_XDECREF(reader->strided);
@@ -528,10 +712,19 @@ static PyType_Spec reader_spec = {"simcoll.recorder._calls.Reader", sizeof(Reade
 
 /* --- OpenCalls: asynchronous calls that went the quick way and were not waited for (async_checks.py) ---------------- */
 
+enum { RECENT = 16 };
+
+/* A call of a group that was made lately, by its sign: its key, and what is known of it. */
+typedef struct {
+    PyObject *key, *call;
+    Sign sign;
+} Recent;
+
 typedef struct {
     PyObject_HEAD
     PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *waits, *advance, *group, *state,
         *awaited, *asynchronous, *join, *quiet, *idle, *active, *session, *calls, *work, *plain_work, *limit, *watch;
+    Recent *recent;
 } Quick;
 
 /* OPEN calls are watched here, NOTED ones by Python, by their ``flight``. */
@@ -603,13 +796,40 @@ static void drop_held(OpenCall *call) {
 }
 
 /* The version of a tensor; -1 where it has none. */
-static int64_t version_of(PyObject *tensor) {
+static int64_t version_of(const Reader *reader, PyObject *tensor) {
+    const char *impl = reader->known ? impl_of(reader, tensor) : NULL;
+    if (impl != NULL) {
+        const char *counter = (const char *)(uintptr_t)word_at(impl, reader->places.counter);
+        uint32_t found;
+        if (counter == NULL)
+            return -1;
+        memcpy(&found, counter + reader->places.version, sizeof found);
+        return found;
+    }
     PyObject *number = PyObject_GetAttr(tensor, name_version);
     int64_t version = number == NULL ? -1 : PyLong_AsLongLong(number);
     Py_XDECREF(number);
     if (version == -1)
         PyErr_Clear();
     return version;
+}
+
+/* The address of a tensor's first byte, of which it has ``size``; 0 where it has none. */
+static uint64_t address_of(const Reader *reader, PyObject *tensor, uint64_t size) {
+    const Fields *at = &reader->places;
+    const char *impl = reader->known ? impl_of(reader, tensor) : NULL;
+    const char *storage = impl == NULL ? NULL : (const char *)(uintptr_t)word_at(impl, at->storage);
+    uint64_t data = storage == NULL ? 0 : word_at(storage, at->data), elements = data ? word_at(impl, at->elements) : 0;
+    if (elements)
+        return data + word_at(impl, at->offset) * (size / elements);
+    PyObject *number = PyObject_CallMethodObjArgs(tensor, name_data_ptr, NULL);
+    uint64_t address = number == NULL ? 0 : PyLong_AsUnsignedLongLong(number);
+    Py_XDECREF(number);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return address;
 }
 
 /* True if the program has written to what is looked at of a call, as far as versions show. Whatever runs meanwhile may let
@@ -620,7 +840,7 @@ static int has_changed(const OpenCall *call) {
         if (held.limit < 0)
             continue;
         Py_INCREF(held.tensor);
-        int64_t now = version_of(held.tensor);
+        int64_t now = version_of((Reader *)((Quick *)call->quick)->reader, held.tensor);
         Py_DECREF(held.tensor);
         if (now > held.version + held.limit)
             return 1;
@@ -1162,7 +1382,7 @@ static int64_t number_in(const char *plan, int place) {
 
 /* Notes where the tensors of a call lie, and their versions where the call is ``asynchronous``. True if that is all that is
    to be known of its memory. */
-static int note_memory(PyObject *plan, Gathered *gathered, int asynchronous) {
+static int note_memory(const Reader *reader, PyObject *plan, Gathered *gathered, int asynchronous) {
     if (plan == Py_None || gathered->count > MOST_HELD || PyBytes_Size(plan) != 8 + 24 * (Py_ssize_t)gathered->count) {
         PyErr_Clear();
         return 0;
@@ -1173,16 +1393,11 @@ static int note_memory(PyObject *plan, Gathered *gathered, int asynchronous) {
         held->size = (uint64_t)number_in(numbers, 1 + 3 * place);
         if (held->size == 0)
             continue;
-        PyObject *address = PyObject_CallMethodObjArgs(held->tensor, name_data_ptr, NULL);
-        held->start = address == NULL ? 0 : PyLong_AsUnsignedLongLong(address);
-        Py_XDECREF(address);
-        if (held->start == 0 || PyErr_Occurred()) {
-            PyErr_Clear();
+        if ((held->start = address_of(reader, held->tensor, held->size)) == 0)
             return 0;
-        }
         held->writes = number_in(numbers, 3 + 3 * place) != 0;
         int64_t limit = number_in(numbers, 2 + 3 * place);
-        if (asynchronous && limit >= 0 && (held->version = version_of(held->tensor)) >= 0)
+        if (asynchronous && limit >= 0 && (held->version = version_of(reader, held->tensor)) >= 0)
             held->limit = limit;
     }
     return 1;
@@ -1307,7 +1522,7 @@ static PyObject *write_found(const Quick *quick, Found *found) {
     if (found->gathered == NULL)
         return write_plain(quick, found);
     PyObject *plan = PyTuple_GetItem(found->call, 2);
-    int alone = note_memory(plan, found->gathered, found->asynchronous) &&
+    int alone = note_memory((Reader *)quick->reader, plan, found->gathered, found->asynchronous) &&
                 !meets((OpenCalls *)quick->calls, found->gathered);
     if (found->asynchronous && alone && is_watched(found->place, plan))
         return write_open(quick, found);
@@ -1318,14 +1533,57 @@ static PyObject *write_found(const Quick *quick, Found *found) {
     return found->asynchronous || alone ? write_plain(quick, found) : NULL;
 }
 
-/* Writes down the call of a key, a list; NULL if it is not known, or not to be written here. */
-static PyObject *write_known(const Quick *quick, PyObject *key, Found *found) {
-    PyObject *written = NULL;
-    found->key = PyList_AsTuple(key);
-    if (found->key != NULL)
+static Recent *recent_of(const Quick *quick, const Sign *sign) {
+    uint64_t hash = 0;
+    for (int place = 0; place < sign->count; place++)
+        hash = (hash ^ sign->numbers[place]) * 0x9E3779B97F4A7C15ULL ^ hash >> 31;
+    return quick->recent + (hash >> 32) % RECENT;
+}
+
+static void remember(Recent *recent, const Sign *sign, PyObject *key, PyObject *call) {
+    Recent before = *recent;
+    Py_INCREF(key);
+    Py_INCREF(call);
+    recent->sign = *sign;
+    recent->key = key;
+    recent->call = call;
+    Py_XDECREF(before.key);
+    Py_XDECREF(before.call);
+}
+
+/* Finds the key and what is known of a call whose options were read, and gathers its tensors if that is wanted. 0 if the
+   call is known. */
+static int find_call(const Quick *quick, const Options *said, Found *found) {
+    Reader *reader = (Reader *)quick->reader;
+    Sign sign = {0};
+    int looks = may_look(reader);
+    Recent *recent = NULL;
+    if (looks && sign_call(reader, found->usual, found->arguments, said, &sign, found->gathered) == 0) {
+        recent = recent_of(quick, &sign);
+        if (recent->key != NULL && recent->sign.count == sign.count &&
+            memcmp(recent->sign.numbers, sign.numbers, (size_t)sign.count * sizeof *sign.numbers) == 0) {
+            Py_INCREF(found->key = recent->key);
+            Py_INCREF(found->call = recent->call);
+            return 0;
+        }
+    }
+    if (found->gathered != NULL)
+        drop_gathered(found->gathered);
+    PyObject *key = NULL;
+    if (read_call(reader, found->usual, found->arguments, said, looks, &key, found->gathered) == 0 &&
+        (found->key = PyList_AsTuple(key)) != NULL)
         found->call = PyDict_GetItemWithError(quick->known, found->key);
+    Py_XDECREF(key);
     Py_XINCREF(found->call);
-    if (found->call != NULL && (found->place = place_here(quick)) != NULL)
+    if (found->call != NULL && recent != NULL)
+        remember(recent, &sign, found->key, found->call);
+    return found->call == NULL;
+}
+
+/* Writes down a call whose options were read; NULL if it is not known, or not to be written here. */
+static PyObject *write_known(const Quick *quick, const Options *said, Found *found) {
+    PyObject *written = NULL;
+    if (find_call(quick, said, found) == 0 && (found->place = place_here(quick)) != NULL)
         found->line = line_of(quick, found->place);
     if (found->line != NULL && found->line != Py_None)
         written = write_found(quick, found);
@@ -1343,7 +1601,7 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
         PyErr_SetString(PyExc_TypeError, "begin() takes what is known of a method, and arguments");
         return NULL;
     }
-    PyObject *method = given[0], *key = NULL, *written = NULL;
+    PyObject *method = given[0], *written = NULL;
     Usual usual = {PyTuple_GetItem(method, 0), PyTuple_GetItem(method, 1), PyTuple_GetItem(method, 2) == Py_True,
                    PyTuple_GetItem(method, 3) == Py_True};
     Options said = {0, NULL, NULL};
@@ -1355,12 +1613,10 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
         int idle = are_empty(quick->idle);
         int gathers = said.asynchronous ? idle == 1 && calls->count < MOST_OPEN : calls->count > 0;
         Found found = {&usual, given[1], NULL, NULL, NULL, NULL, gathers ? &gathered : NULL, said.asynchronous};
-        if (idle >= 0 && (said.asynchronous ? quick->asynchronous != Py_None : idle) &&
-            read_call((Reader *)quick->reader, &usual, given[1], &said, &key, found.gathered) == 0)
-            written = write_known(quick, key, &found);
+        if (idle >= 0 && (said.asynchronous ? quick->asynchronous != Py_None : idle))
+            written = write_known(quick, &said, &found);
     }
     drop_gathered(&gathered);
-    Py_XDECREF(key);
     drop_options(&said);
     if (written != NULL)
         return written;
@@ -1385,6 +1641,10 @@ static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py
     PyObject **parts = &given.reader, **kept = &quick->reader;
     for (; parts <= &given.watch; parts++, kept++)
         Py_INCREF(*kept = *parts);
+    if ((quick->recent = PyMem_Calloc(RECENT, sizeof *quick->recent)) == NULL) {
+        Py_DECREF(quick);
+        return PyErr_NoMemory();
+    }
     return (PyObject *)quick;
 }
 
@@ -1392,6 +1652,10 @@ static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
     Quick *quick = (Quick *)self;
     for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
         Py_VISIT(*part);
+    for (Recent *one = quick->recent; one != NULL && one < quick->recent + RECENT; one++) {
+        Py_VISIT(one->key);
+        Py_VISIT(one->call);
+    }
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
@@ -1400,6 +1664,10 @@ static int quick_clear(PyObject *self) {
     Quick *quick = (Quick *)self;
     for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
         Py_CLEAR(*part);
+    for (Recent *one = quick->recent; one != NULL && one < quick->recent + RECENT; one++) {
+        Py_CLEAR(one->key);
+        Py_CLEAR(one->call);
+    }
     return 0;
 }
 
@@ -1407,6 +1675,7 @@ static void quick_free(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     quick_clear(self);
+    PyMem_Free(((Quick *)self)->recent);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }

@@ -23,6 +23,7 @@ from simcoll.recorder.source import current_source, forget_chains  # noqa: E402
 from simcoll.values.choice import Choice  # noqa: E402
 from simcoll.wrapper.async_checks import Flights  # noqa: E402
 from simcoll.wrapper.quick_work import QuickWork  # noqa: E402
+from tests.support.asked import Asked  # noqa: E402
 from tests.support.native import parts  # noqa: E402
 
 WORLD = Group("0", "default_pg", (0, 1))
@@ -70,9 +71,10 @@ class Calls:
         return written
 
     def opened(self, args: tuple[Any, ...]) -> OpenCall:
-        call = self.quick.begin(USUAL_FORMS["allreduce"], args)
+        while isinstance(call := self.quick.begin(USUAL_FORMS["allreduce"], args), tuple):
+            # What the wrapper finds out at the first call of a place.
+            call[5].named_later = False
         assert call is not None
-        assert not isinstance(call, tuple)
         return call
 
     def records(self) -> list[Record]:
@@ -112,6 +114,39 @@ def test_an_asynchronous_call_is_written_with_its_tensors(calls: Calls) -> None:
     first, second = calls.records()
     assert first.asynchronous == second.asynchronous == calls.log.entry(written).asynchronous is True
     assert len(set(read_black_box(calls.box).slots["flags"])) == 1
+
+
+def test_a_known_call_asks_its_tensors_nothing(calls: Calls) -> None:
+    args, later = summed(2, 3), summed(2, 3, asynchronous=True)
+    for made in (args, later):
+        calls.whole(made)
+    with Asked() as asked:
+        assert calls.short(args) is not None
+        call = calls.opened(later)
+        assert call.is_open
+    assert asked.count == 0
+
+
+def test_an_open_call_has_the_memory_of_its_tensors(calls: Calls) -> None:
+    tensors = [torch.zeros(9, dtype=torch.int64)[4:6], torch.zeros(3, 3)[1:], torch.zeros(2, dtype=torch.int8)]
+    tensors[1].add_(1)
+    for tensor in tensors:
+        args = [tensor], summed(1, asynchronous=True)[1]
+        calls.whole(args)
+        call = calls.opened(args)
+        assert call.memory == [(tensor.data_ptr(), tensor.nbytes, tensor._version)]
+        call.ended()
+
+
+def test_calls_of_one_form_and_other_options_are_told_apart(calls: Calls) -> None:
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    for args in (summed(2), ([torch.zeros(2)], options), ([torch.zeros(2), torch.zeros(2)], summed(1)[1])):
+        calls.whole(args)
+        for _ in range(2):
+            written = calls.short(args)
+            assert written is not None
+            assert written[0].call == arguments("allreduce", args, {}).call()
 
 
 def test_the_ways_share_the_numbers_of_calls(calls: Calls) -> None:
