@@ -219,9 +219,8 @@ def _classes(job: Job, rank: int) -> list[Group | None]:
     """
     if job.scenario == "pairs":
         # The partner of each turn is another for each rank.
-        most = min(_PARTNERS, job.ranks - 1) + 1
-        near = [rank ^ turn for turn in range(1, 1 << (most - 1).bit_length())][: most - 1]
-        return [_pair(rank, other) if other < job.ranks else None for other in near]
+        others = [rank ^ turn for turn in range(1, _PARTNERS + 1)]
+        return [_pair(rank, other) if other < job.ranks else None for other in others]
     if job.scenario == "overlapping":
         starts = range(rank - 3, rank + 1)
         windows = {start % 4: start for start in starts if 0 <= start <= job.ranks - 4}

@@ -249,7 +249,7 @@ static int find_frames(void) {
 
 /* --- Reader: the arguments of the usual forms of calls ------------------------------------------------------------ */
 
-enum { MOST_DIMENSIONS = 5, FORMS = 256, FIELDS = 13 };
+enum { MOST_DIMENSIONS = 5, FORMS = 256, FIELDS = 13, MOST_OPS = 16 };
 
 /* The form of a plain tensor of the CPU: its dtype, dimensions, sizes and strides as they lie in it, and as attributes
    (``order``: its strides, None where it is contiguous). No two have one ``number``, which is never 0. */
@@ -266,7 +266,8 @@ typedef struct {
 _Static_assert(sizeof(Fields) == FIELDS * sizeof(int64_t), "one number after the other");
 
 /* ``fields`` has the places of fields in the options of each type, as option_fields.py packs them. ``known`` says that
-   those of tensors are; the forms that were seen lie at the places of their hashes. */
+   those of tensors are; the forms that were seen lie at the places of their hashes. ``names`` are those of reduce ops by
+   number, ``last_type`` the options that were read last, and ``last_fields`` their places. */
 typedef struct {
     PyObject_HEAD
     PyObject *plain, *parameter, *strided, *reduce_ops, *fields;
@@ -274,6 +275,8 @@ typedef struct {
     int known;
     uint64_t forms_made;
     Form *forms;
+    PyObject *names[MOST_OPS], *last_type;
+    long last_fields;
 } Reader;
 
 static PyTypeObject *reader_type;
@@ -496,39 +499,41 @@ static void drop_options(Options *options) {
     Py_CLEAR(options->root);
 }
 
-/* The number of a reduce op, as a new reference. */
-static PyObject *reduce_op_number(PyObject *options) {
+/* The number of a reduce op; -1 with an exception. */
+static long reduce_op_number(PyObject *options) {
     PyObject *op = PyObject_GetAttr(options, name_reduce_op), *kind, *number;
     if (op == NULL)
-        return NULL;
+        return -1;
     kind = PyObject_GetAttr(op, name_op);
     Py_DECREF(op);
     if (kind == NULL)
-        return NULL;
+        return -1;
     number = PyObject_GetAttr(kind, name_value);
     Py_DECREF(kind);
-    return number;
+    long found = number == NULL ? -1 : PyLong_AsLong(number);
+    Py_XDECREF(number);
+    return found;
 }
 
 /* Asks the options for their attributes; fails with -1. */
-static int ask_options(PyObject *options, int reduces, int rooted, Options *said, PyObject **number) {
+static int ask_options(PyObject *options, int reduces, int rooted, Options *said, long *op) {
     PyObject *flag = PyObject_GetAttr(options, name_async);
     Py_XDECREF(flag); // one of the two truth values, which stay
     if (flag != Py_True && flag != Py_False)
         return -1;
     said->asynchronous = flag == Py_True;
-    if (reduces && (*number = reduce_op_number(options)) == NULL)
+    if (reduces && (*op = reduce_op_number(options)) == -1)
         return -1;
     return rooted && (said->root = PyObject_GetAttr(options, name_root_rank)) == NULL ? -1 : 0;
 }
 
 /* Reads the options' fields where they lie; fails with -1. ``fields`` are the packed places. */
-static int look_at_options(PyObject *options, long fields, int reduces, int rooted, Options *said, PyObject **number) {
+static int look_at_options(PyObject *options, long fields, int reduces, int rooted, Options *said, long *op) {
     const uint8_t *start = *(const uint8_t *const *)((const char *)options + sizeof(PyObject));
     int64_t root;
     said->asynchronous = start[fields & 0xFF] != 0;
-    if (reduces && (*number = PyLong_FromLong(start[fields >> 8 & 0xFF])) == NULL)
-        return -1;
+    if (reduces)
+        *op = start[fields >> 8 & 0xFF];
     if (!rooted)
         return 0;
     memcpy(&root, start + (fields >> 16 & 0xFF), sizeof root);
@@ -541,23 +546,32 @@ typedef struct {
     int reduces, rooted;
 } Usual;
 
+/* The packed places of the fields in these options; -1 where they have to be asked. */
+static long fields_of(Reader *reader, PyObject *options) {
+    PyObject *type = (PyObject *)Py_TYPE(options);
+    if (type == reader->last_type)
+        return reader->last_fields;
+    PyObject *places = PyDict_GetItemWithError(reader->fields, type);
+    if (places == NULL)
+        return -1;
+    reader->last_type = type; // the dictionary keeps it
+    return reader->last_fields = PyLong_AsLong(places);
+}
+
 /* Reads the options of a call, which stand behind its tensors; 0 if they have the usual form. */
-static int read_options(const Reader *reader, const Usual *usual, PyObject *arguments, Options *said) {
+static int read_options(Reader *reader, const Usual *usual, PyObject *arguments, Options *said) {
     Py_ssize_t count = PyTuple_Size(usual->roles);
     if (PyTuple_Size(arguments) != count + 1)
         return 1;
-    PyObject *options = PyTuple_GetItem(arguments, count), *number = NULL;
-    PyObject *places = PyDict_GetItemWithError(reader->fields, (PyObject *)Py_TYPE(options));
-    long fields = places == NULL ? -1 : PyLong_AsLong(places);
-    int failed = fields < 0 ? ask_options(options, usual->reduces, usual->rooted, said, &number)
-                            : look_at_options(options, fields, usual->reduces, usual->rooted, said, &number);
-    if (!failed && usual->reduces) {
-        said->reduce_op = PyDict_GetItemWithError(reader->reduce_ops, number);
-        Py_XINCREF(said->reduce_op);
-        failed = said->reduce_op == NULL;
-    }
-    Py_XDECREF(number);
-    return failed;
+    PyObject *options = PyTuple_GetItem(arguments, count);
+    long fields = fields_of(reader, options), op = -1;
+    int failed = fields < 0 ? ask_options(options, usual->reduces, usual->rooted, said, &op)
+                            : look_at_options(options, fields, usual->reduces, usual->rooted, said, &op);
+    if (failed || !usual->reduces)
+        return failed;
+    said->reduce_op = op >= 0 && op < MOST_OPS ? reader->names[op] : NULL;
+    Py_XINCREF(said->reduce_op);
+    return said->reduce_op == NULL;
 }
 
 /* Puts the tensors of a call into a dictionary, a list for each role; 0 if the call has the usual form. */
@@ -659,6 +673,18 @@ static int take_places(Reader *reader, PyObject *given) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* Takes the names of reduce ops by number, which the dictionary keeps; fails with -1. */
+static int take_names(Reader *reader) {
+    for (long op = 0; op < MOST_OPS; op++) {
+        PyObject *number = PyLong_FromLong(op);
+        if (number == NULL)
+            return -1;
+        reader->names[op] = PyDict_GetItemWithError(reader->reduce_ops, number);
+        Py_DECREF(number);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* Reader(plain, parameter, strided, reduce_ops, fields, places): the types of tensors, the usual layout, names of reduce
    ops by number, places of fields by type of options, and those of tensors. */
 static PyObject *reader_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
@@ -674,7 +700,8 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     Py_INCREF(reader->strided = strided);
     Py_INCREF(reader->reduce_ops = reduce_ops);
     Py_INCREF(reader->fields = fields);
-    if ((reader->forms = PyMem_Calloc(FORMS, sizeof *reader->forms)) == NULL || take_places(reader, places) < 0) {
+    if ((reader->forms = PyMem_Calloc(FORMS, sizeof *reader->forms)) == NULL || take_places(reader, places) < 0 ||
+        take_names(reader) < 0) {
         Py_DECREF(reader);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
@@ -722,8 +749,9 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *waits, *advance, *group, *state,
+    PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *locked, *write, *waits, *advance, *group, *state,
         *awaited, *asynchronous, *join, *quiet, *idle, *active, *session, *calls, *work, *plain_work, *limit, *watch;
+    int carries;
     Recent *recent;
 } Quick;
 
@@ -1318,7 +1346,8 @@ static PyType_Spec call_spec = {"simcoll.recorder._calls.OpenCall", sizeof(OpenC
 
 /* --- Quick: a usual call from its arguments to its slot, in one step (quick.py) ------------------------------------ */
 
-static PyObject *name_process, *name_sequence, *name_locked, *name_chosen, *no_message;
+static PyObject *name_process, *name_sequence, *name_chosen, *no_message;
+static PyObject *name_parts, *name_recorder, *name_received, *name_failed, *name_at_once;
 
 /* True if all of some containers are empty; -1 with an exception. */
 static int are_empty(PyObject *containers) {
@@ -1430,7 +1459,7 @@ static long long chosen_next(const Quick *quick) {
 static int write_call(const Quick *quick, PyObject *call, PyObject *line, PyObject *flags, PyObject **sequence,
                       PyObject **ticket) {
     // From here to the slot nothing runs that could let another thread in.
-    PyObject *locked = PyObject_CallMethodObjArgs(quick->lock, name_locked, NULL);
+    PyObject *locked = PyObject_CallNoArgs(quick->locked);
     Py_XDECREF(locked);
     if (locked != Py_False)
         return -1;
@@ -1594,14 +1623,9 @@ static PyObject *write_known(const Quick *quick, const Options *said, Found *fou
     return written;
 }
 
-/* begin(usual, arguments): write down a call that was made here before; None if nothing was written. */
-static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t count) {
-    const Quick *quick = (Quick *)self;
-    if (count != 2 || !PyTuple_Check(given[0]) || PyTuple_Size(given[0]) != 4 || !PyTuple_Check(given[1])) {
-        PyErr_SetString(PyExc_TypeError, "begin() takes what is known of a method, and arguments");
-        return NULL;
-    }
-    PyObject *method = given[0], *written = NULL;
+/* Writes down a call of the method of this form; NULL, without an exception, if nothing was written. */
+static PyObject *begin(const Quick *quick, PyObject *method, PyObject *arguments) {
+    PyObject *written = NULL;
     Usual usual = {PyTuple_GetItem(method, 0), PyTuple_GetItem(method, 1), PyTuple_GetItem(method, 2) == Py_True,
                    PyTuple_GetItem(method, 3) == Py_True};
     Options said = {0, NULL, NULL};
@@ -1609,31 +1633,118 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
     gathered.count = 0;
     OpenCalls *calls = (OpenCalls *)quick->calls;
     look_after(calls);
-    if (is_free(quick) == 1 && read_options((Reader *)quick->reader, &usual, given[1], &said) == 0) {
+    if (is_free(quick) == 1 && read_options((Reader *)quick->reader, &usual, arguments, &said) == 0) {
         int idle = are_empty(quick->idle);
         int gathers = said.asynchronous ? idle == 1 && calls->count < MOST_OPEN : calls->count > 0;
-        Found found = {&usual, given[1], NULL, NULL, NULL, NULL, gathers ? &gathered : NULL, said.asynchronous};
+        Found found = {&usual, arguments, NULL, NULL, NULL, NULL, gathers ? &gathered : NULL, said.asynchronous};
         if (idle >= 0 && (said.asynchronous ? quick->asynchronous != Py_None : idle))
             written = write_known(quick, &said, &found);
     }
     drop_gathered(&gathered);
     drop_options(&said);
-    if (written != NULL)
-        return written;
     // Python goes the whole way, and raises what is to be raised.
-    PyErr_Clear();
-    Py_RETURN_NONE;
+    if (written == NULL)
+        PyErr_Clear();
+    return written;
+}
+
+static int is_form(PyObject *method, PyObject *arguments) {
+    if (PyTuple_Check(method) && PyTuple_Size(method) == 4 && PyTuple_Check(arguments))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "a call is what is known of a method, and arguments");
+    return 0;
+}
+
+/* begin(usual, arguments): write down a call that was made here before; None if nothing was written. */
+static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    if (count != 2 || !is_form(given[0], given[1]))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "begin() takes 2 arguments, got %zd", count);
+    PyObject *written = begin((Quick *)self, given[0], given[1]);
+    if (written == NULL)
+        Py_RETURN_NONE;
+    return written;
+}
+
+/* Counts a call that brings the rank what others do not get; fails with -1. */
+static int count_part(const Quick *quick, PyObject *prepared) {
+    PyObject *parts = PyObject_GetAttr(prepared, name_parts);
+    Py_XDECREF(parts); // a truth value
+    if (parts == NULL || parts == Py_False)
+        return parts == NULL ? -1 : 0;
+    PyObject *recorder = PyObject_GetAttr(quick->log, name_recorder), *number = NULL;
+    if (recorder != NULL && (number = PyObject_GetAttr(recorder, name_received)) != NULL) {
+        long long received = PyLong_AsLongLong(number);
+        Py_DECREF(number);
+        number = PyErr_Occurred() ? NULL : PyLong_FromLongLong(received + 1);
+    }
+    int failed = number == NULL || PyObject_SetAttr(recorder, name_received, number) < 0;
+    Py_XDECREF(number);
+    Py_XDECREF(recorder);
+    return failed ? -1 : 0;
+}
+
+/* Launches a synchronous call that was written down, and waits for it; the backend's Work. ``pipeline`` notes an error
+   of the backend, and raises it. */
+static PyObject *carry_out(const Quick *quick, PyObject *written, PyObject *method, PyObject *arguments,
+                           PyObject *pipeline) {
+    if (count_part(quick, PyTuple_GetItem(written, 0)) < 0)
+        return NULL;
+    PyObject *inner = PyObject_CallObject(method, arguments), *done = inner;
+    if (inner != NULL && inner != Py_None && (done = PyObject_CallMethodObjArgs(inner, name_wait, NULL)) != NULL)
+        Py_DECREF(done);
+    if (done == NULL) {
+        PyObject *waited = inner == NULL ? Py_False : Py_True, *type, *error, *traceback, *told = NULL;
+        Py_XDECREF(inner);
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL;
+        PyErr_Fetch(&type, &error, &traceback);
+        PyErr_NormalizeException(&type, &error, &traceback);
+        if (traceback != NULL)
+            PyException_SetTraceback(error, traceback);
+        told = PyObject_CallMethodObjArgs(pipeline, name_failed, written, error, waited, NULL);
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+        if (told != NULL)
+            PyErr_SetString(PyExc_RuntimeError, "an error of the backend was lost");
+        Py_XDECREF(told);
+        return NULL;
+    }
+    PyObject *noted = PyObject_CallFunctionObjArgs(quick->advance, PyTuple_GetItem(written, 3), NULL);
+    Py_XDECREF(noted);
+    if (noted == NULL || count_waits((OpenCalls *)quick->calls, 1) < 0)
+        Py_CLEAR(inner);
+    return inner;
+}
+
+/* run(usual, arguments, method, pipeline): write down a call that was made here before, and carry it out, or have the
+   pipeline do so; this quick way itself if nothing was written. */
+static PyObject *quick_run(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    const Quick *quick = (Quick *)self;
+    if (count != 4 || !is_form(given[0], given[1]))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "run() takes 4 arguments, got %zd", count);
+    PyObject *written = begin(quick, given[0], given[1]), *work;
+    if (written == NULL) {
+        Py_INCREF(self);
+        return self;
+    }
+    if (quick->carries && PyTuple_Check(written) && PyTuple_GetItem(written, 4) == Py_None)
+        work = carry_out(quick, written, given[2], given[1], given[3]);
+    else
+        work = PyObject_CallMethodObjArgs(given[3], name_at_once, written, given[2], given[1], NULL);
+    Py_DECREF(written);
+    return work;
 }
 
 /* Quick(...): quick.py says what each argument is. */
 static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
     Quick given = {0};
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOOOO!O!OOO!OOOO:Quick", reader_type, &given.reader, chains_type,
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOOOO!O!OOO!OOOOp:Quick", reader_type, &given.reader, chains_type,
                           &given.chains, &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known,
-                          &given.log, &given.lock, &given.write, &given.waits, &given.advance, &given.group, &given.state,
+                          &given.log, &given.locked, &given.write, &given.waits, &given.advance, &given.group, &given.state,
                           &given.awaited, &given.asynchronous, &given.join, &PyTuple_Type, &given.quiet, &PyTuple_Type,
                           &given.idle, &given.active, &given.session, calls_type, &given.calls, &given.work,
-                          &given.plain_work, &given.limit, &given.watch))
+                          &given.plain_work, &given.limit, &given.watch, &given.carries))
         return NULL;
     Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (quick == NULL)
@@ -1641,6 +1752,7 @@ static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py
     PyObject **parts = &given.reader, **kept = &quick->reader;
     for (; parts <= &given.watch; parts++, kept++)
         Py_INCREF(*kept = *parts);
+    quick->carries = given.carries;
     if ((quick->recent = PyMem_Calloc(RECENT, sizeof *quick->recent)) == NULL) {
         Py_DECREF(quick);
         return PyErr_NoMemory();
@@ -1682,6 +1794,7 @@ static void quick_free(PyObject *self) {
 
 static PyMethodDef quick_methods[] = {
     {"begin", (PyCFunction)(void (*)(void))quick_begin, METH_FASTCALL, NULL},
+    {"run", (PyCFunction)(void (*)(void))quick_run, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1704,11 +1817,13 @@ static int make_names(void) {
         {&name_layout, "layout"},     {&name_stride, "stride"},       {&name_is_contiguous, "is_contiguous"},
         {&name_async, "asyncOp"},     {&name_reduce_op, "reduceOp"},  {&name_op, "op"},
         {&name_value, "value"},       {&name_root_rank, "rootRank"},  {&name_root, "root"},
-        {&name_process, "process"},   {&name_locked, "locked"},       {&name_sequence, "collectives"},
+        {&name_process, "process"},   {&name_sequence, "collectives"},
         {&name_data_ptr, "data_ptr"}, {&name_version, "_version"},    {&name_waits, "waits"},
         {&name_changed, "changed"},   {&name_arrived, "arrived"},     {&name_dropped, "dropped"},
         {&name_by_torch, "by_torch"}, {&name_later, "named_later"},   {&name_wait, "wait"},
         {&name_completed, "is_completed"}, {&name_call, "call"},         {&name_chosen, "chosen"}, {&name_look_after, "look_after"},
+        {&name_parts, "parts"},       {&name_recorder, "recorder"},   {&name_received, "parts_received"},
+        {&name_failed, "failed"},     {&name_at_once, "at_once"},
     };
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)

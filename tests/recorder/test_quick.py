@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,7 +15,7 @@ import torch.distributed as dist  # noqa: E402
 from simcoll.backends.gloo import GLOO  # noqa: E402
 from simcoll.blackbox import BlackBoxWriter, read_black_box  # noqa: E402
 from simcoll.core.rank_local import RankLocal  # noqa: E402
-from simcoll.core.record import Group, Record  # noqa: E402
+from simcoll.core.record import Group, Record, State  # noqa: E402
 from simcoll.recorder.arguments import USUAL_FORMS, arguments  # noqa: E402
 from simcoll.recorder.quick import Conditions, OpenCall, Quick, Works  # noqa: E402
 from simcoll.recorder.recorder import GroupLog, Recorder, Written  # noqa: E402
@@ -53,7 +53,9 @@ class Calls:
         self.flights = Flights()
         assert self.flights.quick is not None
         works = Works(QuickWork)
-        conditions = Conditions(self.flights.quick, works, (self.busy, {}), (self.open,), self.active, self)
+        conditions = Conditions(
+            self.flights.quick, works, (self.busy, {}), (self.open,), self.active, self, carries=True
+        )
         quick = self.log.quick(conditions)
         assert quick is not None
         self.quick: Quick = quick
@@ -138,9 +140,75 @@ def test_an_open_call_has_the_memory_of_its_tensors(calls: Calls) -> None:
         call.ended()
 
 
+class Backend:
+    """The method of a backend and the Work that it returns, of which one may raise; and the pipeline that is told."""
+
+    def __init__(self, launch: Exception | None = None, wait: Exception | None = None) -> None:
+        self.errors = {"launch": launch, "wait": wait}
+        self.did: list[str] = []
+        self.told: list[tuple[int, Exception, bool]] = []
+
+    def method(self, *args: object) -> Any:
+        return self.does("launch")
+
+    def wait(self) -> Any:
+        return self.does("wait")
+
+    def does(self, name: str) -> Any:
+        self.did.append(name)
+        if (error := self.errors[name]) is not None:
+            raise error
+        return self
+
+    def failed(self, written: Written, error: Exception, waited: bool) -> NoReturn:
+        self.told.append((written[1], error, waited))
+        raise error
+
+    def at_once(self, written: Written, method: Callable[..., Any], args: Any) -> Any:
+        return "the pipeline's"
+
+
+def test_a_synchronous_call_is_carried_out(calls: Calls) -> None:
+    backend, form = Backend(), USUAL_FORMS["allreduce"]
+    run: Any = calls.quick.run
+    assert run(form, summed(1), backend.method, backend) is calls.quick
+    assert backend.did == []
+    calls.whole(summed(1))
+    waits = calls.flights.waits
+    assert run(form, summed(1), backend.method, backend) is backend
+    assert backend.did == ["launch", "wait"]
+    assert calls.flights.waits == waits + 1
+    assert [record.state for record in calls.records()] == [State.COMPLETED] * 2
+    calls.open.append("another call")
+    calls.whole(summed(1, asynchronous=True))
+    assert run(form, summed(1, asynchronous=True), backend.method, backend) == "the pipeline's"
+
+
+@pytest.mark.parametrize("place", ["launch", "wait"])
+def test_an_error_of_the_backend_is_told_and_raised(place: str, calls: Calls) -> None:
+    error = RuntimeError("connection closed")
+    backend = Backend(**{place: error})
+    run: Any = calls.quick.run
+    calls.whole(summed(1))
+    with pytest.raises(RuntimeError, match="connection closed") as raised:
+        run(USUAL_FORMS["allreduce"], summed(1), backend.method, backend)
+    assert raised.value is error
+    assert backend.told == [(2, error, place == "wait")]
+    assert calls.records()[-1].state is State.STARTED
+
+
+def test_what_interrupts_a_call_is_raised_and_not_noted(calls: Calls) -> None:
+    backend = Backend(wait=KeyboardInterrupt())  # type: ignore[arg-type]
+    run: Any = calls.quick.run
+    calls.whole(summed(1))
+    with pytest.raises(KeyboardInterrupt):
+        run(USUAL_FORMS["allreduce"], summed(1), backend.method, backend)
+    assert backend.told == []
+
+
 def test_calls_of_one_form_and_other_options_are_told_apart(calls: Calls) -> None:
     options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.MAX
+    options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
     for args in (summed(2), ([torch.zeros(2)], options), ([torch.zeros(2), torch.zeros(2)], summed(1)[1])):
         calls.whole(args)
         for _ in range(2):

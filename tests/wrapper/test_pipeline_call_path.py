@@ -18,7 +18,7 @@ from tests.support.calls import ones
 WARM_UP = 5
 CALLS = 20
 MOST = {
-    ("record", False): (3, 29),
+    ("record", False): (2, 29),
     ("check", False): (6, 36),
     ("detail", False): (7, 58),
     ("record", True): (4, 65),

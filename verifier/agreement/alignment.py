@@ -430,12 +430,12 @@ def _banded(problems: Sequence[_Pairs], band: int, tail: int) -> list[tuple[int,
         ends = np.flatnonzero(inside[: n + 1, index])
         columns = np.arange(max(0, n - band), min(m, n + band + 1))
         costs = [at_end[ends, index] + (n - ends) * tail, final[index, columns - n + band] + (m - columns) * tail]
-        i, j = np.append(ends, np.full(len(columns), n)), np.append(np.full(len(ends), m), columns)
+        here, there = np.append(ends, np.full(len(columns), n)), np.append(np.full(len(ends), m), columns)
         cost = np.concatenate(costs)
         # The cheapest end, of those the farthest, of those the first.
-        farthest = int(np.where(cost == cost.min(), i + j, -1).argmax())
-        path = _trace_back(steps[:, index], band, int(i[farthest]), int(j[farthest]), m, n)
-        found.append((int(cost[farthest]), path))
+        best_end = int(np.where(cost == cost.min(), here + there, -1).argmax())
+        path = _trace_back(steps[:, index], band, int(here[best_end]), int(there[best_end]), m, n)
+        found.append((int(cost[best_end]), path))
     return found
 
 
