@@ -380,7 +380,7 @@ def common_prefix(reference: Ints, other: Ints) -> int:
 
 
 _DIAGONAL, _VERTICAL, _HORIZONTAL = 0, 1, 2
-_OPENS_VERTICAL, _OPENS_HORIZONTAL = 4, 8
+_OPENS_VERTICAL, _OPENS_HORIZONTAL = np.uint8(4), np.uint8(8)
 
 
 def _banded(problems: Sequence[_Pairs], band: int, tail: int) -> list[tuple[int, Path]]:
@@ -417,9 +417,12 @@ def _banded(problems: Sequence[_Pairs], band: int, tail: int) -> list[tuple[int,
         reached = np.minimum(diagonal, vertical)
         horizontal[:, 1:] = np.minimum.accumulate(reached - slope, axis=1)[:, :-1] + slope[1:] + _OPEN
         best = np.minimum(reached, horizontal)
-        step = np.where(diagonal <= best, _DIAGONAL, np.where(vertical <= best, _VERTICAL, _HORIZONTAL))
-        step |= (above <= extended) * _OPENS_VERTICAL
-        step[:, 1:] |= (horizontal[:, 1:] == reached[:, :-1] + (_OPEN + _EXTEND)) * _OPENS_HORIZONTAL
+        # In bytes: no diagonal is a vertical one, and no vertical one either is a horizontal one.
+        elsewhere = diagonal > best
+        step = elsewhere.view(np.uint8) + (elsewhere & (vertical > best)).view(np.uint8)
+        step += (above <= extended).view(np.uint8) * _OPENS_VERTICAL
+        opens = horizontal[:, 1:] == reached[:, :-1] + (_OPEN + _EXTEND)
+        step[:, 1:] += opens.view(np.uint8) * _OPENS_HORIZONTAL
         steps[i] = step
         at_end[i] = best[every, within[i]]
         if (those := ended.get(i)) is not None:
