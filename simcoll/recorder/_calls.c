@@ -750,7 +750,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *locked, *write, *waits, *advance, *group, *state,
-        *awaited, *asynchronous, *join, *quiet, *idle, *active, *session, *calls, *work, *plain_work, *limit, *watch;
+        *awaited, *asynchronous, *join, *quiet, *idle, *active, *session, *calls, *work, *plain_work, *limit, *watch, *add;
     int carries;
     Recent *recent;
 } Quick;
@@ -1347,7 +1347,7 @@ static PyType_Spec call_spec = {"simcoll.recorder._calls.OpenCall", sizeof(OpenC
 /* --- Quick: a usual call from its arguments to its slot, in one step (quick.py) ------------------------------------ */
 
 static PyObject *name_process, *name_sequence, *name_chosen, *no_message;
-static PyObject *name_parts, *name_recorder, *name_received, *name_failed, *name_at_once;
+static PyObject *name_parts, *name_recorder, *name_received, *name_failed, *name_at_once, *name_wait_on;
 
 /* True if all of some containers are empty; -1 with an exception. */
 static int are_empty(PyObject *containers) {
@@ -1683,15 +1683,45 @@ static int count_part(const Quick *quick, PyObject *prepared) {
     return failed ? -1 : 0;
 }
 
+/* Has a call compared in the background; fails with -1. */
+static int add_made(const Quick *quick, PyObject *written) {
+    PyObject *maker = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
+    PyObject *made = maker == NULL ? NULL : PyTuple_Pack(2, written, maker);
+    PyObject *added = made == NULL ? NULL : PyObject_CallFunctionObjArgs(quick->add, made, NULL);
+    Py_XDECREF(maker);
+    Py_XDECREF(made);
+    Py_XDECREF(added);
+    return added == NULL ? -1 : 0;
+}
+
 /* Launches a synchronous call that was written down, and waits for it; the backend's Work. ``pipeline`` notes an error
-   of the backend, and raises it. */
+   of the backend, and raises it. Where calls are compared, it is also the one that waits on after the first moment. */
 static PyObject *carry_out(const Quick *quick, PyObject *written, PyObject *method, PyObject *arguments,
                            PyObject *pipeline) {
     if (count_part(quick, PyTuple_GetItem(written, 0)) < 0)
         return NULL;
     PyObject *inner = PyObject_CallObject(method, arguments), *done = inner;
-    if (inner != NULL && inner != Py_None && (done = PyObject_CallMethodObjArgs(inner, name_wait, NULL)) != NULL)
+    if (inner != NULL && quick->add != Py_None) {
+        int others = add_made(quick, written) < 0 ? -1 : PyObject_IsTrue(((OpenCalls *)quick->calls)->due);
+        PyObject *limit = quick->limit == Py_None ? NULL : quick->limit;
+        done = NULL;
+        if (others == 0 && inner != Py_None)
+            done = PyObject_CallMethodObjArgs(inner, name_wait, limit, NULL);
+        if (done == NULL && others >= 0 && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception))) {
+            PyErr_Clear();
+            done = PyObject_CallMethodObjArgs(pipeline, name_wait_on, written, inner, NULL);
+            Py_DECREF(inner);
+            return done;
+        }
+        if (done == NULL) {
+            Py_DECREF(inner);
+            return NULL;
+        }
         Py_DECREF(done);
+    } else if (inner != NULL && inner != Py_None &&
+               (done = PyObject_CallMethodObjArgs(inner, name_wait, NULL)) != NULL) {
+        Py_DECREF(done);
+    }
     if (done == NULL) {
         PyObject *waited = inner == NULL ? Py_False : Py_True, *type, *error, *traceback, *told = NULL;
         Py_XDECREF(inner);
@@ -1739,18 +1769,18 @@ static PyObject *quick_run(PyObject *self, PyObject *const *given, Py_ssize_t co
 /* Quick(...): quick.py says what each argument is. */
 static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
     Quick given = {0};
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOOOO!O!OOO!OOOOp:Quick", reader_type, &given.reader, chains_type,
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOOOO!O!OOO!OOOOOp:Quick", reader_type, &given.reader, chains_type,
                           &given.chains, &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known,
                           &given.log, &given.locked, &given.write, &given.waits, &given.advance, &given.group, &given.state,
                           &given.awaited, &given.asynchronous, &given.join, &PyTuple_Type, &given.quiet, &PyTuple_Type,
                           &given.idle, &given.active, &given.session, calls_type, &given.calls, &given.work,
-                          &given.plain_work, &given.limit, &given.watch, &given.carries))
+                          &given.plain_work, &given.limit, &given.watch, &given.add, &given.carries))
         return NULL;
     Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (quick == NULL)
         return NULL;
     PyObject **parts = &given.reader, **kept = &quick->reader;
-    for (; parts <= &given.watch; parts++, kept++)
+    for (; parts <= &given.add; parts++, kept++)
         Py_INCREF(*kept = *parts);
     quick->carries = given.carries;
     if ((quick->recent = PyMem_Calloc(RECENT, sizeof *quick->recent)) == NULL) {
@@ -1762,7 +1792,7 @@ static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py
 
 static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->add; part++)
         Py_VISIT(*part);
     for (Recent *one = quick->recent; one != NULL && one < quick->recent + RECENT; one++) {
         Py_VISIT(one->key);
@@ -1774,7 +1804,7 @@ static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
 
 static int quick_clear(PyObject *self) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->add; part++)
         Py_CLEAR(*part);
     for (Recent *one = quick->recent; one != NULL && one < quick->recent + RECENT; one++) {
         Py_CLEAR(one->key);
@@ -1824,6 +1854,7 @@ static int make_names(void) {
         {&name_completed, "is_completed"}, {&name_call, "call"},         {&name_chosen, "chosen"}, {&name_look_after, "look_after"},
         {&name_parts, "parts"},       {&name_recorder, "recorder"},   {&name_received, "parts_received"},
         {&name_failed, "failed"},     {&name_at_once, "at_once"},
+        {&name_wait_on, "wait_on"},
     };
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)

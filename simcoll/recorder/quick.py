@@ -67,6 +67,10 @@ class Carrier(Protocol):
         """Note the error of a call that was carried out, and raise it; ``waited`` if it came of the wait."""
         ...
 
+    def wait_on(self, written: Written, inner: Work | None, /) -> Work | None:
+        """Wait for a call that was launched, and handed on to be compared, and did not end in a moment."""
+        ...
+
 
 class OpenCall(Protocol):
     """An asynchronous call that went the quick way (``_calls.c``).
@@ -171,6 +175,8 @@ class Conditions:
     session: object = None
     carries: bool = False
     """True if synchronous calls need nothing but their launch and a wait."""
+    add: Callable[[tuple[Written, int]], None] | None = None
+    """Has a synchronous call compared in the background, with the thread that made it."""
 
 
 def quick_way(
@@ -215,6 +221,7 @@ def quick_way(
         conditions.works.plain,
         conditions.works.limit,
         log.values,
+        conditions.add,
         conditions.carries,
     )
     return quick

@@ -58,8 +58,6 @@ Launch = Callable[[], Work | None]
 class Pipeline:
     """The calls of one group on this rank; a subclass is a mode."""
 
-    carries = False
-    """True if a synchronous call that goes the quick way needs nothing but its launch and a wait."""
     watches_parts = False
     """True if a write to a part of a storage that a call in flight sends is detected, by two looks at the part."""
 
@@ -95,7 +93,7 @@ class Pipeline:
             return None
         quiet = PENDING_ERRORS.due, open_claims, open_captures, unrecorded, acting
         works, busy = self._quick_works(), self._flights.busy
-        return self._quick(Conditions(calls, works, quiet, busy, active, session, self.carries))
+        return self._quick(Conditions(calls, works, quiet, busy, active, session, *self._carries(works)))
 
     def _quick(self, conditions: Conditions) -> Quick | None:
         return self._log.quick(conditions)
@@ -104,8 +102,16 @@ class Pipeline:
         """The Works of asynchronous calls that go the quick way to their end."""
         return Works(QuickWork)
 
+    def _carries(self, works: Works) -> tuple[bool, Callable[[Any], None] | None]:
+        """Whether synchronous calls need nothing but their launch and a wait, and what else is to get them."""
+        return False, None
+
     def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
         """Carry out a call that went the quick way, as :meth:`run` does."""
+        raise NotImplementedError
+
+    def wait_on(self, written: Written, inner: Work | None) -> Work | None:
+        """Wait for a launched call that went the quick way."""
         raise NotImplementedError
 
     def failed(self, written: Written, error: Exception, waited: bool) -> NoReturn:
@@ -278,7 +284,8 @@ class Pipeline:
 class RecordedPipeline(Pipeline):
     """Mode ``record``: every call is written down and launched at once."""
 
-    carries = True
+    def _carries(self, works: Works) -> tuple[bool, Callable[[Any], None] | None]:
+        return True, None
 
     def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
         """Launch an asynchronous call."""
@@ -478,6 +485,10 @@ class CheckedPipeline(BackgroundPipeline):
             return Works(CheckedQuickWork)
         return Works(CheckedQuickWork, limit=LOOK_UP) if looks_up(backend) else Works(CheckedQuickWork, None)
 
+    def _carries(self, works: Works) -> tuple[bool, Callable[[Any], None] | None]:
+        # A backend whose waits cannot be tried for a moment is asked whether a call has ended.
+        return works.plain is not None, self._checker.add
+
     def _ordinary(self, inner: Work | None, entry: Entry, flight: Flight | None) -> Work | None:
         if inner is None:
             return recorded(None, entry, flight)
@@ -508,6 +519,11 @@ class CheckedPipeline(BackgroundPipeline):
             note_refusal(log.entry(written), error)
             raise
         self._checker.add((written, get_ident()))
+        return self.wait_on(written, inner)
+
+    def wait_on(self, written: Written, inner: Work | None) -> Work | None:
+        """Wait for a launched call that was handed to the background, and look up at times."""
+        log = self._log
         if inner is None:
             return recorded(None, log.entry(written))
         PENDING_ERRORS.raise_due()

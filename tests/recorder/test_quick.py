@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, NoReturn
 
 import pytest
@@ -44,7 +45,14 @@ def summed(*shape: int, asynchronous: bool = False) -> tuple[Any, ...]:
 class Calls:
     """A group whose all-reduces may go either way."""
 
-    def __init__(self, folder: Path, recorder: Recorder | None = None, *, choice: Choice | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        recorder: Recorder | None = None,
+        *,
+        choice: Choice | None = None,
+        add: Callable[[tuple[Written, int]], None] | None = None,
+    ) -> None:
         self.box = folder / "rank00000.simcoll"
         self.log = GroupLog(recorder or Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO}, choice)
         self.busy: list[object] = []
@@ -53,9 +61,7 @@ class Calls:
         self.flights = Flights()
         assert self.flights.quick is not None
         works = Works(QuickWork)
-        conditions = Conditions(
-            self.flights.quick, works, (self.busy, {}), (self.open,), self.active, self, carries=True
-        )
+        conditions = Conditions(self.flights.quick, works, (self.busy, {}), (self.open,), self.active, self, True, add)
         quick = self.log.quick(conditions)
         assert quick is not None
         self.quick: Quick = quick
@@ -167,6 +173,10 @@ class Backend:
     def at_once(self, written: Written, method: Callable[..., Any], args: Any) -> Any:
         return "the pipeline's"
 
+    def wait_on(self, written: Written, inner: object) -> Any:
+        self.did.append("wait on")
+        return inner
+
 
 def test_a_synchronous_call_is_carried_out(calls: Calls) -> None:
     backend, form = Backend(), USUAL_FORMS["allreduce"]
@@ -195,6 +205,26 @@ def test_an_error_of_the_backend_is_told_and_raised(place: str, calls: Calls) ->
     assert raised.value is error
     assert backend.told == [(2, error, place == "wait")]
     assert calls.records()[-1].state is State.STARTED
+
+
+def test_a_call_that_is_compared_is_handed_on_before_the_wait(tmp_path: Path) -> None:
+    added: list[tuple[Written, int]] = []
+    calls = Calls(tmp_path, add=added.append)
+    run: Any = calls.quick.run
+    calls.whole(summed(1))
+    for backend, did in (
+        (Backend(), ["launch", "wait"]),
+        # The first wait is for a moment alone.
+        (Backend(wait=RuntimeError("timed out")), ["launch", "wait", "wait on"]),
+    ):
+        assert run(USUAL_FORMS["allreduce"], summed(1), backend.method, backend) is backend
+        assert backend.did == did
+        assert backend.told == []
+    assert [(written[1], maker) for written, maker in added] == [(2, get_ident()), (3, get_ident())]
+    error = Backend(launch=ValueError("refused"))
+    with pytest.raises(ValueError, match="refused"):
+        run(USUAL_FORMS["allreduce"], summed(1), error.method, error)
+    assert len(added) == 2
 
 
 def test_what_interrupts_a_call_is_raised_and_not_noted(calls: Calls) -> None:
