@@ -16,23 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
-import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 from rich.console import Console
 
 from benchmarks.overhead import machine
-from benchmarks.training import WRAPPERS, Job, Turn
+from benchmarks.turns import MEASURES, WRAPPERS, Round, ratio, take_turns
 
 BUDGET = 0.01
 VALUES = {"off": "off", "again": "off", "sample": "sample", "all": "all"}
 COMPARED = tuple(VALUES)[1:]
 GOALS = {"sample": 1.01, "all": 1.25}
-MEASURES = ("wall", "cpu")
-DRAWS = 2_000
 
 
 def switches(values: str, jobs: int) -> dict[str, str]:
@@ -43,41 +37,30 @@ def switches(values: str, jobs: int) -> dict[str, str]:
 
 def measure(wrapper: str, tokens: int, options: argparse.Namespace) -> dict[str, object]:
     """The cell of one wrapper and batch: seconds of a step without values, and by variant and measure the ratios."""
-    console, began = Console(stderr=True), time.monotonic()
+    console = Console(stderr=True)
     names = ["off", *options.variants]
-    rounds: list[dict[str, Turn]] = []
-    with tempfile.TemporaryDirectory(prefix="simcoll-bench-") as folder:
-        jobs = {name: Job(switches(VALUES[name], len(names)), wrapper, tokens, options.ranks, folder) for name in names}
-        try:
-            for job in jobs.values():
-                job.turn(options.warm_up)
-            while len(rounds) < options.rounds and time.monotonic() - began < options.seconds:
-                place = len(rounds) % len(names)
-                rounds.append({name: jobs[name].turn(options.steps) for name in names[place:] + names[:place]})
-                if len(rounds) % 10 == 0:
-                    console.print(f"{wrapper}, {tokens} tokens: {time.monotonic() - began:.0f} s, {shown(rounds)}")
-        finally:
-            for job in jobs.values():
-                job.end()
+    rounds = take_turns(
+        {name: switches(VALUES[name], len(names)) for name in names},
+        (wrapper, tokens, options.ranks),
+        (options.rounds, options.steps, options.warm_up),
+        options.seconds,
+        lambda place, so_far: console.print(f"{place}, {shown(so_far)}"),
+    )
     step = statistics.median(one["off"]["wall"] for one in rounds) / options.steps
     return {"rounds": len(rounds), "step": round(step, 4), "ratios": ratios(rounds)}
 
 
-def ratios(rounds: Sequence[Mapping[str, Turn]]) -> dict[str, dict[str, list[float]]]:
+def ratios(rounds: Sequence[Round]) -> dict[str, dict[str, list[float]]]:
     """By variant and measure the ratio to the job without values, and for times its bounds."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(dict)
-    chance = np.random.default_rng(0)
-    draws = chance.integers(len(rounds), size=(DRAWS, len(rounds)))
-    for name in rounds[0].keys() - {"off"}:
-        for kind in MEASURES:
-            ours, plain = (np.array([one[key][kind] for one in rounds]) for key in (name, "off"))
-            low, high = np.quantile(ours[draws].sum(1) / plain[draws].sum(1), (0.025, 0.975))
-            found[name][kind] = [round(float(one), 3) for one in (ours.sum() / plain.sum(), low, high)]
-        found[name]["memory"] = [round(rounds[-1][name]["memory"] / rounds[-1]["off"]["memory"], 3)]
-    return found
+    last = rounds[-1]
+    return {
+        name: {kind: ratio(rounds, name, "off", kind) for kind in MEASURES}
+        | {"memory": [round(last[name]["memory"] / last["off"]["memory"], 3)]}
+        for name in last.keys() - {"off"}
+    }
 
 
-def shown(rounds: Sequence[Mapping[str, Turn]]) -> str:
+def shown(rounds: Sequence[Round]) -> str:
     """The ratios in one line."""
     return "; ".join(
         f"{name}: "

@@ -40,11 +40,14 @@ ODD_SCENARIOS = (
     "unmatched",
     "lives",
     "groups wrapped",
+    "each skipped",
+    "pairs",
 )
 """Correct jobs: of groups of many sizes, of groups that overlap, of which files are lacking or damaged; of asynchronous
 calls that ranks waited for, or that none did; of messages between pairs that change; of calls all of which have another
-size. Jobs in which one rank differs in every call, or each does, or each makes its calls from lines of its own; in
-which one rank never receives; with groups that were made again; whose oldest calls of many groups were overwritten.
+size; of pairs, of which each rank is in many. Jobs in which one rank differs in every call, or each does, or each makes
+its calls from lines of its own, or each skips another call; in which one rank never receives; with groups that were
+made again; whose oldest calls of many groups were overwritten.
 """
 
 _TENSOR_PARALLEL = 8
@@ -53,8 +56,14 @@ _LATE_NS = 1_800_000
 _LACKING = 16
 """Of so many ranks one has no file, or one with a torn record."""
 
-_OWN_RINGS = ("neighbours", "unmatched")
+_PARTNERS = 64
+"""Groups of two that a rank of ``pairs`` is in."""
+
+_OWN_RINGS = ("neighbours", "unmatched", "each skipped", "pairs")
 """Jobs in which the calls of a rank follow from its place."""
+
+_ODD_STEP = 37
+"""Calls between those that two neighbours of ``each skipped`` lack."""
 
 _JITTER = 97
 """Ranks that many apart make their calls at the same times."""
@@ -168,10 +177,13 @@ def _plan(job: Job, rank: int) -> Plan:
     named = _groups(job, rank)
     if job.scenario == "pipeline":
         return _pipeline(job, rank, named)
-    if job.scenario in _OWN_RINGS:
+    if job.scenario in ("neighbours", "unmatched"):
         return _neighbours(job, rank, named)
     calls = place % len(CALLS)
-    if job.scenario in ("many groups", "overlapping", "groups wrapped"):
+    if job.scenario == "each skipped":
+        whole = Plan(named, np.zeros_like(place), calls, calls, np.zeros(len(place), np.bool_))
+        return _without(whole, rank * _ODD_STEP % job.records)
+    if job.scenario in ("many groups", "overlapping", "groups wrapped", "pairs"):
         return _by_turns(job, rank, named, calls)
     if job.scenario == "many sizes":
         return Plan(named, np.zeros_like(place), place, calls, np.zeros(len(place), np.bool_))
@@ -196,15 +208,19 @@ def _groups(job: Job, rank: int) -> tuple[Group, ...]:
         return (_world(job.ranks), *_parallel(job, rank))
     if job.scenario == "lives":
         return (_world(job.ranks),) * 4
-    if job.scenario in ("many groups", "overlapping", "groups wrapped"):
+    if job.scenario in ("many groups", "overlapping", "groups wrapped", "pairs"):
         return (_world(job.ranks), *(group for group in _classes(job, rank) if group is not None))
     return (_world(job.ranks),)
 
 
 def _classes(job: Job, rank: int) -> list[Group | None]:
     """A rank's group of each class, None where it has none: neighbours by twos, fours, eights and so on, and every
-    second, fourth, eighth rank; or else the windows of four neighbours that it is in.
+    second, fourth, eighth rank; or the windows of four neighbours that it is in; or its pairs.
     """
+    if job.scenario == "pairs":
+        # The partner of each turn is another for each rank.
+        others = [rank ^ turn for turn in range(1, _PARTNERS + 1)]
+        return [_pair(rank, other) if other < job.ranks else None for other in others]
     if job.scenario == "overlapping":
         starts = range(rank - 3, rank + 1)
         windows = {start % 4: start for start in starts if 0 <= start <= job.ranks - 4}
@@ -217,6 +233,11 @@ def _classes(job: Job, rank: int) -> list[Group | None]:
 @lru_cache(maxsize=1 << 14)
 def _group(name: str, first: int, count: int, step: int) -> Group:
     return Group(f"{name}-{first}-{step}-{count}", name, tuple(range(first, first + count * step, step)))
+
+
+def _pair(rank: int, other: int) -> Group:
+    low, high = sorted((rank, other))
+    return _group("pair", low, 2, high - low)
 
 
 def _by_turns(job: Job, rank: int, groups: tuple[Group, ...], calls: npt.NDArray[np.int64]) -> Plan:
@@ -337,7 +358,7 @@ def _calls(job: Job, rank: int) -> Sequence[Call]:
             Call("recv", "recv", (), sent, peer=max(rank - 1, 0), tag=0),
             Call("send", "send", sent, (), peer=min(rank + 1, job.ranks - 1), tag=0),
         )
-    if job.scenario in _OWN_RINGS:
+    if job.scenario in ("neighbours", "unmatched"):
         below, above = max(rank - 1, 0), min(rank + 1, job.ranks - 1)
         ends = (("recv", below), ("send", below), ("recv", above), ("send", above))
         return (*CALLS, *(_message(op, peer) for op, peer in ends))

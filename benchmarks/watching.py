@@ -27,10 +27,9 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.overhead import free_port, machine
-from benchmarks.training import Job, Turn
+from benchmarks.turns import MEASURES, Job, Turn
 
 WATCHERS = ("nobody", "top", "metrics")
-MEASURES = ("wall", "cpu")
 _SECONDS_TO_START = 3.0
 
 

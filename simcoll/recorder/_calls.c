@@ -1,7 +1,7 @@
 /* What is read of each call (source.py, arguments.py), on Python's stable ABI: the place that makes it, and its
    arguments; and the way of a usual call up to its launch in one step (quick.py). Objects of torch are asked for their
-   attributes, as Python does, but for fields of options whose place was found by trying (option_fields.py); no header of
-   torch is needed. */
+   attributes, as Python does, but for fields of options and of tensors whose places were found by trying (option_fields.py,
+   tensor_fields.py); no header of torch is needed. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,7 +12,7 @@
 #include <structmember.h>
 #include <time.h>
 
-enum { REVISION = 6 }; /* as in simcoll/core/native.py */
+enum { REVISION = 7 }; /* as in simcoll/core/native.py */
 
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 
@@ -249,10 +249,34 @@ static int find_frames(void) {
 
 /* --- Reader: the arguments of the usual forms of calls ------------------------------------------------------------ */
 
-/* ``fields`` has the places of fields in the options of each type, as option_fields.py packs them. */
+enum { MOST_DIMENSIONS = 5, FORMS = 256, FIELDS = 13, MOST_OPS = 16 };
+
+/* The form of a plain tensor of the CPU: its dtype, dimensions, sizes and strides as they lie in it, and as attributes
+   (``order``: its strides, None where it is contiguous). No two have one ``number``, which is never 0. */
+typedef struct {
+    uint64_t number, dtype, dimensions, sizes[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
+    PyObject *shape, *type, *device, *order;
+} Form;
+
+/* The places of the fields of tensors, as tensor_fields.py has them. */
+typedef struct {
+    int64_t impl, dimensions, strides, offset, elements, dtype, keys, storage, data, counter, version, plain, inference;
+} Fields;
+
+_Static_assert(sizeof(Fields) == FIELDS * sizeof(int64_t), "one number after the other");
+
+/* ``fields`` has the places of fields in the options of each type, as option_fields.py packs them. ``known`` says that
+   those of tensors are; the forms that were seen lie at the places of their hashes. ``names`` are those of reduce ops by
+   number, ``last_type`` the options that were read last, and ``last_fields`` their places. */
 typedef struct {
     PyObject_HEAD
     PyObject *plain, *parameter, *strided, *reduce_ops, *fields;
+    Fields places;
+    int known;
+    uint64_t forms_made;
+    Form *forms;
+    PyObject *names[MOST_OPS], *last_type;
+    long last_fields;
 } Reader;
 
 static PyTypeObject *reader_type;
@@ -269,8 +293,103 @@ static int append_own(PyObject *list, PyObject *item) {
     return failed ? -1 : 0;
 }
 
+static uint64_t word_at(const char *start, int64_t place) {
+    uint64_t word;
+    memcpy(&word, start + place, sizeof word);
+    return word;
+}
+
+/* True while the fields of tensors may be looked at: nobody pretends that tensors lie elsewhere. */
+static int may_look(const Reader *reader) {
+    if (!reader->known)
+        return 0;
+    PyObject *device = PyObject_GetAttr(reader->plain, name_device);
+    Py_XDECREF(device); // the type keeps it
+    if (device == NULL)
+        PyErr_Clear();
+    return device != NULL && Py_IS_TYPE(device, &PyGetSetDescr_Type);
+}
+
+/* The TensorImpl of a tensor whose fields may be looked at; NULL for one that is not plain, or not on the CPU. */
+static const char *impl_of(const Reader *reader, PyObject *tensor) {
+    const Fields *at = &reader->places;
+    const char *impl = (const char *)(uintptr_t)word_at((const char *)tensor, at->impl);
+    if (impl == NULL)
+        return NULL;
+    uint64_t keys = word_at(impl, at->keys);
+    return keys == (uint64_t)at->plain || keys == (uint64_t)at->inference ? impl : NULL;
+}
+
+static void drop_form(Form *form) {
+    Py_XDECREF(form->shape);
+    Py_XDECREF(form->type);
+    Py_XDECREF(form->device);
+    Py_XDECREF(form->order);
+}
+
+/* Asks a tensor for the attributes of its form; 0 if they were all told, and are what lies in memory. */
+static int ask_form(const Reader *reader, PyObject *tensor, Form *form) {
+    PyObject *layout = PyObject_GetAttr(tensor, name_layout);
+    Py_XDECREF(layout); // torch keeps its layouts
+    PyObject *dense = layout == reader->strided ? PyObject_CallMethodObjArgs(tensor, name_is_contiguous, NULL) : NULL;
+    Py_XDECREF(dense); // a truth value
+    if (dense == NULL)
+        return -1;
+    form->shape = PyObject_GetAttr(tensor, name_shape);
+    form->type = PyObject_GetAttr(tensor, name_dtype);
+    form->device = PyObject_GetAttr(tensor, name_device);
+    form->order = dense == Py_True ? Py_None : PyObject_CallMethodObjArgs(tensor, name_stride, NULL);
+    if (form->order == Py_None)
+        Py_INCREF(Py_None);
+    if (form->shape == NULL || form->type == NULL || form->device == NULL || form->order == NULL ||
+        PyTuple_Size(form->shape) != (Py_ssize_t)form->dimensions)
+        return -1;
+    for (uint64_t place = 0; place < form->dimensions; place++)
+        if (PyLong_AsUnsignedLongLong(PyTuple_GetItem(form->shape, (Py_ssize_t)place)) != form->sizes[place])
+            return -1;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* The form of a tensor; NULL, without an exception, where its attributes are to be asked for. */
+static const Form *form_of(Reader *reader, PyObject *tensor) {
+    const Fields *at = &reader->places;
+    const char *impl = impl_of(reader, tensor);
+    uint16_t dtype;
+    Form form = {0};
+    if (impl == NULL || (form.dimensions = word_at(impl, at->dimensions)) > MOST_DIMENSIONS)
+        return NULL;
+    size_t size = form.dimensions * sizeof(uint64_t);
+    memcpy(&dtype, impl + at->dtype, sizeof dtype);
+    memcpy(form.sizes, impl + at->dimensions + sizeof(uint64_t), size);
+    memcpy(form.strides, impl + at->strides, size);
+    form.dtype = dtype;
+    uint64_t hash = dtype + 1;
+    for (uint64_t place = 0; place < form.dimensions; place++)
+        hash = (hash ^ form.sizes[place] ^ form.strides[place] << 32) * 0x9E3779B97F4A7C15ULL ^ hash >> 29;
+    Form *found = reader->forms + (hash >> 32) % FORMS;
+    if (found->number && found->dtype == form.dtype && found->dimensions == form.dimensions &&
+        memcmp(found->sizes, form.sizes, size) == 0 && memcmp(found->strides, form.strides, size) == 0)
+        return found;
+    if (ask_form(reader, tensor, &form) != 0) {
+        PyErr_Clear();
+        drop_form(&form);
+        return NULL;
+    }
+    Form before = *found;
+    form.number = ++reader->forms_made;
+    *found = form;
+    drop_form(&before);
+    return found;
+}
+
 /* Adds to a key what tells a tensor's calls apart; 1 for a tensor that is not strided. */
-static int add_tensor(const Reader *reader, PyObject *key, PyObject *tensor) {
+static int add_tensor(Reader *reader, PyObject *key, PyObject *tensor, int looks) {
+    const Form *form = looks ? form_of(reader, tensor) : NULL;
+    if (form != NULL)
+        return PyList_Append(key, form->shape) < 0 || PyList_Append(key, form->type) < 0 ||
+                       PyList_Append(key, form->device) < 0 || PyList_Append(key, form->order) < 0
+                   ? -1
+                   : 0;
     if (append_own(key, PyObject_GetAttr(tensor, name_shape)) < 0 ||
         append_own(key, PyObject_GetAttr(tensor, name_dtype)) < 0 ||
         append_own(key, PyObject_GetAttr(tensor, name_device)) < 0)
@@ -299,14 +418,14 @@ enum { MOST_HELD = 16 };
 
 /* The tensors of a call in the order of its arguments; beyond ``MOST_HELD`` only their number. */
 typedef struct {
-    int count, role;
+    int count;
     Held held[MOST_HELD];
 } Gathered;
 
-static void gather(Gathered *gathered, PyObject *tensor) {
+static void gather(Gathered *gathered, PyObject *tensor, int role) {
     if (gathered->count < MOST_HELD) {
         Py_INCREF(tensor);
-        gathered->held[gathered->count] = (Held){tensor, 0, 0, 0, -1, 0, gathered->role};
+        gathered->held[gathered->count] = (Held){tensor, 0, 0, 0, -1, 0, role};
     }
     gathered->count++;
 }
@@ -317,23 +436,51 @@ static void drop_gathered(Gathered *gathered) {
     gathered->count = 0;
 }
 
-/* Adds the tensors of an argument to a key, to ``found`` and to ``gathered``, where they are given: one, a list, or lists
-   in a list. 1 where something else is there. */
-static int add_tensors(const Reader *reader, PyObject *value, PyObject *key, PyObject *found, Gathered *gathered,
-                       int depth) {
+enum { MOST_SIGNED = 12 };
+
+/* What tells a call apart, short: its method and options, then the roles and forms of its tensors. ``count`` numbers, -1
+   for a call of which not all is known. */
+typedef struct {
+    int count;
+    uint64_t numbers[MOST_SIGNED];
+} Sign;
+
+static void add_number(Sign *sign, uint64_t number) {
+    if (sign->count >= 0)
+        sign->count = sign->count == MOST_SIGNED ? -1 : sign->count + 1;
+    if (sign->count > 0)
+        sign->numbers[sign->count - 1] = number;
+}
+
+/* What is wanted of the tensors of a call: each part may be NULL. ``looks`` says that their fields may be looked at. */
+typedef struct {
+    PyObject *key, *found;
+    Gathered *gathered;
+    Sign *sign;
+    int looks, role;
+} Wanted;
+
+/* Reads the tensors of an argument: one, a list, or lists in a list. 1 where something else is there. */
+static int add_tensors(Reader *reader, PyObject *value, const Wanted *wanted, int depth) {
     if ((PyObject *)Py_TYPE(value) == reader->plain || (PyObject *)Py_TYPE(value) == reader->parameter) {
-        if (gathered != NULL)
-            gather(gathered, value);
-        if (found != NULL && PyList_Append(found, value) < 0)
+        if (wanted->gathered != NULL)
+            gather(wanted->gathered, value, wanted->role);
+        if (wanted->found != NULL && PyList_Append(wanted->found, value) < 0)
             return -1;
-        return key == NULL ? 0 : add_tensor(reader, key, value);
+        if (wanted->sign != NULL) {
+            const Form *form = form_of(reader, value);
+            if (form == NULL)
+                return 1;
+            add_number(wanted->sign, form->number << 2 | (uint64_t)wanted->role);
+        }
+        return wanted->key == NULL ? 0 : add_tensor(reader, wanted->key, value, wanted->looks);
     }
     if (!is_list(value) || depth > 2)
         return 1;
     Py_ssize_t count = PySequence_Size(value);
     for (Py_ssize_t place = 0; place < count; place++) {
         PyObject *item = PySequence_GetItem(value, place);
-        int outcome = item == NULL ? -1 : add_tensors(reader, item, key, found, gathered, depth + 1);
+        int outcome = item == NULL ? -1 : add_tensors(reader, item, wanted, depth + 1);
         Py_XDECREF(item);
         if (outcome != 0)
             return outcome;
@@ -352,39 +499,41 @@ static void drop_options(Options *options) {
     Py_CLEAR(options->root);
 }
 
-/* The number of a reduce op, as a new reference. */
-static PyObject *reduce_op_number(PyObject *options) {
+/* The number of a reduce op; -1 with an exception. */
+static long reduce_op_number(PyObject *options) {
     PyObject *op = PyObject_GetAttr(options, name_reduce_op), *kind, *number;
     if (op == NULL)
-        return NULL;
+        return -1;
     kind = PyObject_GetAttr(op, name_op);
     Py_DECREF(op);
     if (kind == NULL)
-        return NULL;
+        return -1;
     number = PyObject_GetAttr(kind, name_value);
     Py_DECREF(kind);
-    return number;
+    long found = number == NULL ? -1 : PyLong_AsLong(number);
+    Py_XDECREF(number);
+    return found;
 }
 
 /* Asks the options for their attributes; fails with -1. */
-static int ask_options(PyObject *options, int reduces, int rooted, Options *said, PyObject **number) {
+static int ask_options(PyObject *options, int reduces, int rooted, Options *said, long *op) {
     PyObject *flag = PyObject_GetAttr(options, name_async);
     Py_XDECREF(flag); // one of the two truth values, which stay
     if (flag != Py_True && flag != Py_False)
         return -1;
     said->asynchronous = flag == Py_True;
-    if (reduces && (*number = reduce_op_number(options)) == NULL)
+    if (reduces && (*op = reduce_op_number(options)) == -1)
         return -1;
     return rooted && (said->root = PyObject_GetAttr(options, name_root_rank)) == NULL ? -1 : 0;
 }
 
 /* Reads the options' fields where they lie; fails with -1. ``fields`` are the packed places. */
-static int look_at_options(PyObject *options, long fields, int reduces, int rooted, Options *said, PyObject **number) {
+static int look_at_options(PyObject *options, long fields, int reduces, int rooted, Options *said, long *op) {
     const uint8_t *start = *(const uint8_t *const *)((const char *)options + sizeof(PyObject));
     int64_t root;
     said->asynchronous = start[fields & 0xFF] != 0;
-    if (reduces && (*number = PyLong_FromLong(start[fields >> 8 & 0xFF])) == NULL)
-        return -1;
+    if (reduces)
+        *op = start[fields >> 8 & 0xFF];
     if (!rooted)
         return 0;
     memcpy(&root, start + (fields >> 16 & 0xFF), sizeof root);
@@ -397,32 +546,42 @@ typedef struct {
     int reduces, rooted;
 } Usual;
 
+/* The packed places of the fields in these options; -1 where they have to be asked. */
+static long fields_of(Reader *reader, PyObject *options) {
+    PyObject *type = (PyObject *)Py_TYPE(options);
+    if (type == reader->last_type)
+        return reader->last_fields;
+    PyObject *places = PyDict_GetItemWithError(reader->fields, type);
+    if (places == NULL)
+        return -1;
+    reader->last_type = type; // the dictionary keeps it
+    return reader->last_fields = PyLong_AsLong(places);
+}
+
 /* Reads the options of a call, which stand behind its tensors; 0 if they have the usual form. */
-static int read_options(const Reader *reader, const Usual *usual, PyObject *arguments, Options *said) {
+static int read_options(Reader *reader, const Usual *usual, PyObject *arguments, Options *said) {
     Py_ssize_t count = PyTuple_Size(usual->roles);
     if (PyTuple_Size(arguments) != count + 1)
         return 1;
-    PyObject *options = PyTuple_GetItem(arguments, count), *number = NULL;
-    PyObject *places = PyDict_GetItemWithError(reader->fields, (PyObject *)Py_TYPE(options));
-    long fields = places == NULL ? -1 : PyLong_AsLong(places);
-    int failed = fields < 0 ? ask_options(options, usual->reduces, usual->rooted, said, &number)
-                            : look_at_options(options, fields, usual->reduces, usual->rooted, said, &number);
-    if (!failed && usual->reduces) {
-        said->reduce_op = PyDict_GetItemWithError(reader->reduce_ops, number);
-        Py_XINCREF(said->reduce_op);
-        failed = said->reduce_op == NULL;
-    }
-    Py_XDECREF(number);
-    return failed;
+    PyObject *options = PyTuple_GetItem(arguments, count);
+    long fields = fields_of(reader, options), op = -1;
+    int failed = fields < 0 ? ask_options(options, usual->reduces, usual->rooted, said, &op)
+                            : look_at_options(options, fields, usual->reduces, usual->rooted, said, &op);
+    if (failed || !usual->reduces)
+        return failed;
+    said->reduce_op = op >= 0 && op < MOST_OPS ? reader->names[op] : NULL;
+    Py_XINCREF(said->reduce_op);
+    return said->reduce_op == NULL;
 }
 
 /* Puts the tensors of a call into a dictionary, a list for each role; 0 if the call has the usual form. */
-static int sort_tensors(const Reader *reader, const Usual *usual, PyObject *arguments, PyObject *tensors) {
+static int sort_tensors(Reader *reader, const Usual *usual, PyObject *arguments, PyObject *tensors) {
     for (Py_ssize_t place = 0; place < PyTuple_Size(usual->roles); place++) {
         PyObject *found = PyList_New(0);
+        Wanted wanted = {NULL, found, NULL, NULL, 0, (int)place};
         int outcome = found == NULL ? -1 : PyDict_SetItem(tensors, PyTuple_GetItem(usual->roles, place), found);
         if (outcome == 0)
-            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), NULL, found, NULL, 0);
+            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), &wanted, 0);
         Py_XDECREF(found); // the dictionary keeps it
         if (outcome != 0)
             return outcome;
@@ -432,22 +591,38 @@ static int sort_tensors(const Reader *reader, const Usual *usual, PyObject *argu
 
 /* Reads the key of a call whose options were read, a new list; and its tensors, if ``gathered`` is given. 0 if the call
    has the usual form, else 1, or -1 with an exception. The key is to be given back in every case. */
-static int read_call(const Reader *reader, const Usual *usual, PyObject *arguments, const Options *said, PyObject **key,
-                     Gathered *gathered) {
+static int read_call(Reader *reader, const Usual *usual, PyObject *arguments, const Options *said, int looks,
+                     PyObject **key, Gathered *gathered) {
     if ((*key = PyList_New(0)) == NULL || PyList_Append(*key, usual->name) < 0 ||
         PyList_Append(*key, said->reduce_op == NULL ? Py_None : said->reduce_op) < 0 ||
         (usual->rooted && append_own(*key, PyTuple_Pack(2, name_root, said->root)) < 0))
         return -1;
     for (Py_ssize_t place = 0; place < PyTuple_Size(usual->roles); place++) {
+        Wanted wanted = {*key, NULL, gathered, NULL, looks, (int)place};
         int outcome = PyList_Append(*key, PyTuple_GetItem(usual->roles, place));
-        if (gathered != NULL)
-            gathered->role = (int)place;
         if (outcome == 0)
-            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), *key, NULL, gathered, 0);
+            outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), &wanted, 0);
         if (outcome != 0)
             return outcome;
     }
     return 0;
+}
+
+/* Signs a call whose options were read, and gathers its tensors, if ``gathered`` is given; 0 if all of it is known. */
+static int sign_call(Reader *reader, const Usual *usual, PyObject *arguments, const Options *said, Sign *sign,
+                     Gathered *gathered) {
+    // Names and reduce ops are kept for good.
+    add_number(sign, (uint64_t)(uintptr_t)usual->name);
+    add_number(sign, (uint64_t)(uintptr_t)said->reduce_op);
+    if (usual->rooted)
+        add_number(sign, PyLong_AsUnsignedLongLongMask(said->root));
+    for (Py_ssize_t place = 0; place < PyTuple_Size(usual->roles); place++) {
+        Wanted wanted = {NULL, NULL, gathered, sign, 1, (int)place};
+        int outcome = add_tensors(reader, PyTuple_GetItem(arguments, place), &wanted, 0);
+        if (outcome != 0)
+            return outcome;
+    }
+    return sign->count < 0;
 }
 
 /* read(method, roles, reduces, rooted, arguments): the tensors by role, the reduce op, the integers, whether the call is
@@ -463,7 +638,7 @@ static PyObject *reader_read(PyObject *self, PyObject *const *given, Py_ssize_t 
     Options said = {0, NULL, NULL};
     PyObject *tensors = PyDict_New(), *integers = PyDict_New(), *key = NULL, *whole = NULL, *found = NULL;
     if (tensors != NULL && integers != NULL && read_options((Reader *)self, &usual, given[4], &said) == 0 &&
-        read_call((Reader *)self, &usual, given[4], &said, &key, NULL) == 0 &&
+        read_call((Reader *)self, &usual, given[4], &said, may_look((Reader *)self), &key, NULL) == 0 &&
         sort_tensors((Reader *)self, &usual, given[4], tensors) == 0 &&
         (said.root == NULL || PyDict_SetItem(integers, name_root, said.root) == 0))
         whole = PyList_AsTuple(key);
@@ -482,12 +657,40 @@ static PyObject *reader_read(PyObject *self, PyObject *const *given, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-/* Reader(plain, parameter, strided, reduce_ops, fields): the types of tensors, the usual layout, names of reduce ops by
-   number, places of fields by type of options. */
+/* Takes the places of tensors' fields from a tuple; None where they are not known. */
+static int take_places(Reader *reader, PyObject *given) {
+    int64_t numbers[FIELDS];
+    if (given == Py_None)
+        return 0;
+    if (!PyTuple_Check(given) || PyTuple_Size(given) != FIELDS) {
+        PyErr_SetString(PyExc_TypeError, "the fields of tensors are a tuple of numbers");
+        return -1;
+    }
+    for (Py_ssize_t place = 0; place < FIELDS; place++)
+        numbers[place] = (int64_t)PyLong_AsUnsignedLongLongMask(PyTuple_GetItem(given, place));
+    memcpy(&reader->places, numbers, sizeof numbers);
+    reader->known = 1;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Takes the names of reduce ops by number, which the dictionary keeps; fails with -1. */
+static int take_names(Reader *reader) {
+    for (long op = 0; op < MOST_OPS; op++) {
+        PyObject *number = PyLong_FromLong(op);
+        if (number == NULL)
+            return -1;
+        reader->names[op] = PyDict_GetItemWithError(reader->reduce_ops, number);
+        Py_DECREF(number);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Reader(plain, parameter, strided, reduce_ops, fields, places): the types of tensors, the usual layout, names of reduce
+   ops by number, places of fields by type of options, and those of tensors. */
 static PyObject *reader_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
-    PyObject *plain, *parameter, *strided, *reduce_ops, *fields;
-    if (!PyArg_ParseTuple(arguments, "OOOO!O!:Reader", &plain, &parameter, &strided, &PyDict_Type, &reduce_ops,
-                          &PyDict_Type, &fields))
+    PyObject *plain, *parameter, *strided, *reduce_ops, *fields, *places;
+    if (!PyArg_ParseTuple(arguments, "OOOO!O!O:Reader", &plain, &parameter, &strided, &PyDict_Type, &reduce_ops,
+                          &PyDict_Type, &fields, &places))
         return NULL;
     Reader *reader = (Reader *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (reader == NULL)
@@ -497,12 +700,20 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     Py_INCREF(reader->strided = strided);
     Py_INCREF(reader->reduce_ops = reduce_ops);
     Py_INCREF(reader->fields = fields);
+    if ((reader->forms = PyMem_Calloc(FORMS, sizeof *reader->forms)) == NULL || take_places(reader, places) < 0 ||
+        take_names(reader) < 0) {
+        Py_DECREF(reader);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
     return (PyObject *)reader;
 }
 
 static void reader_free(PyObject *self) {
     Reader *reader = (Reader *)self;
     PyTypeObject *type = Py_TYPE(self);
+    for (Form *form = reader->forms; form != NULL && form < reader->forms + FORMS; form++)
+        drop_form(form);
+    PyMem_Free(reader->forms);
     Py_XDECREF(reader->plain);
     Py_XDECREF(reader->parameter);
     Py_XDECREF(reader->strided);
@@ -528,10 +739,20 @@ static PyType_Spec reader_spec = {"simcoll.recorder._calls.Reader", sizeof(Reade
 
 /* --- OpenCalls: asynchronous calls that went the quick way and were not waited for (async_checks.py) ---------------- */
 
+enum { RECENT = 16 };
+
+/* A call of a group that was made lately, by its sign: its key, and what is known of it. */
+typedef struct {
+    PyObject *key, *call;
+    Sign sign;
+} Recent;
+
 typedef struct {
     PyObject_HEAD
-    PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *lock, *write, *waits, *advance, *group, *state,
-        *awaited, *asynchronous, *join, *quiet, *idle, *active, *session, *calls, *work, *plain_work, *limit, *watch;
+    PyObject *reader, *chains, *look, *lines, *learn, *known, *log, *locked, *write, *waits, *advance, *group, *state,
+        *awaited, *asynchronous, *join, *quiet, *idle, *active, *session, *calls, *work, *plain_work, *limit, *watch, *add;
+    int carries;
+    Recent *recent;
 } Quick;
 
 /* OPEN calls are watched here, NOTED ones by Python, by their ``flight``. */
@@ -603,13 +824,40 @@ static void drop_held(OpenCall *call) {
 }
 
 /* The version of a tensor; -1 where it has none. */
-static int64_t version_of(PyObject *tensor) {
+static int64_t version_of(const Reader *reader, PyObject *tensor) {
+    const char *impl = reader->known ? impl_of(reader, tensor) : NULL;
+    if (impl != NULL) {
+        const char *counter = (const char *)(uintptr_t)word_at(impl, reader->places.counter);
+        uint32_t found;
+        if (counter == NULL)
+            return -1;
+        memcpy(&found, counter + reader->places.version, sizeof found);
+        return found;
+    }
     PyObject *number = PyObject_GetAttr(tensor, name_version);
     int64_t version = number == NULL ? -1 : PyLong_AsLongLong(number);
     Py_XDECREF(number);
     if (version == -1)
         PyErr_Clear();
     return version;
+}
+
+/* The address of a tensor's first byte, of which it has ``size``; 0 where it has none. */
+static uint64_t address_of(const Reader *reader, PyObject *tensor, uint64_t size) {
+    const Fields *at = &reader->places;
+    const char *impl = reader->known ? impl_of(reader, tensor) : NULL;
+    const char *storage = impl == NULL ? NULL : (const char *)(uintptr_t)word_at(impl, at->storage);
+    uint64_t data = storage == NULL ? 0 : word_at(storage, at->data), elements = data ? word_at(impl, at->elements) : 0;
+    if (elements)
+        return data + word_at(impl, at->offset) * (size / elements);
+    PyObject *number = PyObject_CallMethodObjArgs(tensor, name_data_ptr, NULL);
+    uint64_t address = number == NULL ? 0 : PyLong_AsUnsignedLongLong(number);
+    Py_XDECREF(number);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return address;
 }
 
 /* True if the program has written to what is looked at of a call, as far as versions show. Whatever runs meanwhile may let
@@ -620,7 +868,7 @@ static int has_changed(const OpenCall *call) {
         if (held.limit < 0)
             continue;
         Py_INCREF(held.tensor);
-        int64_t now = version_of(held.tensor);
+        int64_t now = version_of((Reader *)((Quick *)call->quick)->reader, held.tensor);
         Py_DECREF(held.tensor);
         if (now > held.version + held.limit)
             return 1;
@@ -1098,7 +1346,8 @@ static PyType_Spec call_spec = {"simcoll.recorder._calls.OpenCall", sizeof(OpenC
 
 /* --- Quick: a usual call from its arguments to its slot, in one step (quick.py) ------------------------------------ */
 
-static PyObject *name_process, *name_sequence, *name_locked, *name_chosen, *no_message;
+static PyObject *name_process, *name_sequence, *name_chosen, *no_message;
+static PyObject *name_parts, *name_recorder, *name_received, *name_failed, *name_at_once, *name_wait_on;
 
 /* True if all of some containers are empty; -1 with an exception. */
 static int are_empty(PyObject *containers) {
@@ -1162,7 +1411,7 @@ static int64_t number_in(const char *plan, int place) {
 
 /* Notes where the tensors of a call lie, and their versions where the call is ``asynchronous``. True if that is all that is
    to be known of its memory. */
-static int note_memory(PyObject *plan, Gathered *gathered, int asynchronous) {
+static int note_memory(const Reader *reader, PyObject *plan, Gathered *gathered, int asynchronous) {
     if (plan == Py_None || gathered->count > MOST_HELD || PyBytes_Size(plan) != 8 + 24 * (Py_ssize_t)gathered->count) {
         PyErr_Clear();
         return 0;
@@ -1173,16 +1422,11 @@ static int note_memory(PyObject *plan, Gathered *gathered, int asynchronous) {
         held->size = (uint64_t)number_in(numbers, 1 + 3 * place);
         if (held->size == 0)
             continue;
-        PyObject *address = PyObject_CallMethodObjArgs(held->tensor, name_data_ptr, NULL);
-        held->start = address == NULL ? 0 : PyLong_AsUnsignedLongLong(address);
-        Py_XDECREF(address);
-        if (held->start == 0 || PyErr_Occurred()) {
-            PyErr_Clear();
+        if ((held->start = address_of(reader, held->tensor, held->size)) == 0)
             return 0;
-        }
         held->writes = number_in(numbers, 3 + 3 * place) != 0;
         int64_t limit = number_in(numbers, 2 + 3 * place);
-        if (asynchronous && limit >= 0 && (held->version = version_of(held->tensor)) >= 0)
+        if (asynchronous && limit >= 0 && (held->version = version_of(reader, held->tensor)) >= 0)
             held->limit = limit;
     }
     return 1;
@@ -1215,7 +1459,7 @@ static long long chosen_next(const Quick *quick) {
 static int write_call(const Quick *quick, PyObject *call, PyObject *line, PyObject *flags, PyObject **sequence,
                       PyObject **ticket) {
     // From here to the slot nothing runs that could let another thread in.
-    PyObject *locked = PyObject_CallMethodObjArgs(quick->lock, name_locked, NULL);
+    PyObject *locked = PyObject_CallNoArgs(quick->locked);
     Py_XDECREF(locked);
     if (locked != Py_False)
         return -1;
@@ -1307,7 +1551,7 @@ static PyObject *write_found(const Quick *quick, Found *found) {
     if (found->gathered == NULL)
         return write_plain(quick, found);
     PyObject *plan = PyTuple_GetItem(found->call, 2);
-    int alone = note_memory(plan, found->gathered, found->asynchronous) &&
+    int alone = note_memory((Reader *)quick->reader, plan, found->gathered, found->asynchronous) &&
                 !meets((OpenCalls *)quick->calls, found->gathered);
     if (found->asynchronous && alone && is_watched(found->place, plan))
         return write_open(quick, found);
@@ -1318,14 +1562,57 @@ static PyObject *write_found(const Quick *quick, Found *found) {
     return found->asynchronous || alone ? write_plain(quick, found) : NULL;
 }
 
-/* Writes down the call of a key, a list; NULL if it is not known, or not to be written here. */
-static PyObject *write_known(const Quick *quick, PyObject *key, Found *found) {
-    PyObject *written = NULL;
-    found->key = PyList_AsTuple(key);
-    if (found->key != NULL)
+static Recent *recent_of(const Quick *quick, const Sign *sign) {
+    uint64_t hash = 0;
+    for (int place = 0; place < sign->count; place++)
+        hash = (hash ^ sign->numbers[place]) * 0x9E3779B97F4A7C15ULL ^ hash >> 31;
+    return quick->recent + (hash >> 32) % RECENT;
+}
+
+static void remember(Recent *recent, const Sign *sign, PyObject *key, PyObject *call) {
+    Recent before = *recent;
+    Py_INCREF(key);
+    Py_INCREF(call);
+    recent->sign = *sign;
+    recent->key = key;
+    recent->call = call;
+    Py_XDECREF(before.key);
+    Py_XDECREF(before.call);
+}
+
+/* Finds the key and what is known of a call whose options were read, and gathers its tensors if that is wanted. 0 if the
+   call is known. */
+static int find_call(const Quick *quick, const Options *said, Found *found) {
+    Reader *reader = (Reader *)quick->reader;
+    Sign sign = {0};
+    int looks = may_look(reader);
+    Recent *recent = NULL;
+    if (looks && sign_call(reader, found->usual, found->arguments, said, &sign, found->gathered) == 0) {
+        recent = recent_of(quick, &sign);
+        if (recent->key != NULL && recent->sign.count == sign.count &&
+            memcmp(recent->sign.numbers, sign.numbers, (size_t)sign.count * sizeof *sign.numbers) == 0) {
+            Py_INCREF(found->key = recent->key);
+            Py_INCREF(found->call = recent->call);
+            return 0;
+        }
+    }
+    if (found->gathered != NULL)
+        drop_gathered(found->gathered);
+    PyObject *key = NULL;
+    if (read_call(reader, found->usual, found->arguments, said, looks, &key, found->gathered) == 0 &&
+        (found->key = PyList_AsTuple(key)) != NULL)
         found->call = PyDict_GetItemWithError(quick->known, found->key);
+    Py_XDECREF(key);
     Py_XINCREF(found->call);
-    if (found->call != NULL && (found->place = place_here(quick)) != NULL)
+    if (found->call != NULL && recent != NULL)
+        remember(recent, &sign, found->key, found->call);
+    return found->call == NULL;
+}
+
+/* Writes down a call whose options were read; NULL if it is not known, or not to be written here. */
+static PyObject *write_known(const Quick *quick, const Options *said, Found *found) {
+    PyObject *written = NULL;
+    if (find_call(quick, said, found) == 0 && (found->place = place_here(quick)) != NULL)
         found->line = line_of(quick, found->place);
     if (found->line != NULL && found->line != Py_None)
         written = write_found(quick, found);
@@ -1336,14 +1623,9 @@ static PyObject *write_known(const Quick *quick, PyObject *key, Found *found) {
     return written;
 }
 
-/* begin(usual, arguments): write down a call that was made here before; None if nothing was written. */
-static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t count) {
-    const Quick *quick = (Quick *)self;
-    if (count != 2 || !PyTuple_Check(given[0]) || PyTuple_Size(given[0]) != 4 || !PyTuple_Check(given[1])) {
-        PyErr_SetString(PyExc_TypeError, "begin() takes what is known of a method, and arguments");
-        return NULL;
-    }
-    PyObject *method = given[0], *key = NULL, *written = NULL;
+/* Writes down a call of the method of this form; NULL, without an exception, if nothing was written. */
+static PyObject *begin(const Quick *quick, PyObject *method, PyObject *arguments) {
+    PyObject *written = NULL;
     Usual usual = {PyTuple_GetItem(method, 0), PyTuple_GetItem(method, 1), PyTuple_GetItem(method, 2) == Py_True,
                    PyTuple_GetItem(method, 3) == Py_True};
     Options said = {0, NULL, NULL};
@@ -1351,55 +1633,183 @@ static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t 
     gathered.count = 0;
     OpenCalls *calls = (OpenCalls *)quick->calls;
     look_after(calls);
-    if (is_free(quick) == 1 && read_options((Reader *)quick->reader, &usual, given[1], &said) == 0) {
+    if (is_free(quick) == 1 && read_options((Reader *)quick->reader, &usual, arguments, &said) == 0) {
         int idle = are_empty(quick->idle);
         int gathers = said.asynchronous ? idle == 1 && calls->count < MOST_OPEN : calls->count > 0;
-        Found found = {&usual, given[1], NULL, NULL, NULL, NULL, gathers ? &gathered : NULL, said.asynchronous};
-        if (idle >= 0 && (said.asynchronous ? quick->asynchronous != Py_None : idle) &&
-            read_call((Reader *)quick->reader, &usual, given[1], &said, &key, found.gathered) == 0)
-            written = write_known(quick, key, &found);
+        Found found = {&usual, arguments, NULL, NULL, NULL, NULL, gathers ? &gathered : NULL, said.asynchronous};
+        if (idle >= 0 && (said.asynchronous ? quick->asynchronous != Py_None : idle))
+            written = write_known(quick, &said, &found);
     }
     drop_gathered(&gathered);
-    Py_XDECREF(key);
     drop_options(&said);
-    if (written != NULL)
-        return written;
     // Python goes the whole way, and raises what is to be raised.
-    PyErr_Clear();
-    Py_RETURN_NONE;
+    if (written == NULL)
+        PyErr_Clear();
+    return written;
+}
+
+static int is_form(PyObject *method, PyObject *arguments) {
+    if (PyTuple_Check(method) && PyTuple_Size(method) == 4 && PyTuple_Check(arguments))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "a call is what is known of a method, and arguments");
+    return 0;
+}
+
+/* begin(usual, arguments): write down a call that was made here before; None if nothing was written. */
+static PyObject *quick_begin(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    if (count != 2 || !is_form(given[0], given[1]))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "begin() takes 2 arguments, got %zd", count);
+    PyObject *written = begin((Quick *)self, given[0], given[1]);
+    if (written == NULL)
+        Py_RETURN_NONE;
+    return written;
+}
+
+/* Counts a call that brings the rank what others do not get; fails with -1. */
+static int count_part(const Quick *quick, PyObject *prepared) {
+    PyObject *parts = PyObject_GetAttr(prepared, name_parts);
+    Py_XDECREF(parts); // a truth value
+    if (parts == NULL || parts == Py_False)
+        return parts == NULL ? -1 : 0;
+    PyObject *recorder = PyObject_GetAttr(quick->log, name_recorder), *number = NULL;
+    if (recorder != NULL && (number = PyObject_GetAttr(recorder, name_received)) != NULL) {
+        long long received = PyLong_AsLongLong(number);
+        Py_DECREF(number);
+        number = PyErr_Occurred() ? NULL : PyLong_FromLongLong(received + 1);
+    }
+    int failed = number == NULL || PyObject_SetAttr(recorder, name_received, number) < 0;
+    Py_XDECREF(number);
+    Py_XDECREF(recorder);
+    return failed ? -1 : 0;
+}
+
+/* Has a call compared in the background; fails with -1. */
+static int add_made(const Quick *quick, PyObject *written) {
+    PyObject *maker = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
+    PyObject *made = maker == NULL ? NULL : PyTuple_Pack(2, written, maker);
+    PyObject *added = made == NULL ? NULL : PyObject_CallFunctionObjArgs(quick->add, made, NULL);
+    Py_XDECREF(maker);
+    Py_XDECREF(made);
+    Py_XDECREF(added);
+    return added == NULL ? -1 : 0;
+}
+
+/* Launches a synchronous call that was written down, and waits for it; the backend's Work. ``pipeline`` notes an error
+   of the backend, and raises it. Where calls are compared, it is also the one that waits on after the first moment. */
+static PyObject *carry_out(const Quick *quick, PyObject *written, PyObject *method, PyObject *arguments,
+                           PyObject *pipeline) {
+    if (count_part(quick, PyTuple_GetItem(written, 0)) < 0)
+        return NULL;
+    PyObject *inner = PyObject_CallObject(method, arguments), *done = inner;
+    if (inner != NULL && quick->add != Py_None) {
+        int others = add_made(quick, written) < 0 ? -1 : PyObject_IsTrue(((OpenCalls *)quick->calls)->due);
+        PyObject *limit = quick->limit == Py_None ? NULL : quick->limit;
+        done = NULL;
+        if (others == 0 && inner != Py_None)
+            done = PyObject_CallMethodObjArgs(inner, name_wait, limit, NULL);
+        if (done == NULL && others >= 0 && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception))) {
+            PyErr_Clear();
+            done = PyObject_CallMethodObjArgs(pipeline, name_wait_on, written, inner, NULL);
+            Py_DECREF(inner);
+            return done;
+        }
+        if (done == NULL) {
+            Py_DECREF(inner);
+            return NULL;
+        }
+        Py_DECREF(done);
+    } else if (inner != NULL && inner != Py_None &&
+               (done = PyObject_CallMethodObjArgs(inner, name_wait, NULL)) != NULL) {
+        Py_DECREF(done);
+    }
+    if (done == NULL) {
+        PyObject *waited = inner == NULL ? Py_False : Py_True, *type, *error, *traceback, *told = NULL;
+        Py_XDECREF(inner);
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL;
+        PyErr_Fetch(&type, &error, &traceback);
+        PyErr_NormalizeException(&type, &error, &traceback);
+        if (traceback != NULL)
+            PyException_SetTraceback(error, traceback);
+        told = PyObject_CallMethodObjArgs(pipeline, name_failed, written, error, waited, NULL);
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+        if (told != NULL)
+            PyErr_SetString(PyExc_RuntimeError, "an error of the backend was lost");
+        Py_XDECREF(told);
+        return NULL;
+    }
+    PyObject *noted = PyObject_CallFunctionObjArgs(quick->advance, PyTuple_GetItem(written, 3), NULL);
+    Py_XDECREF(noted);
+    if (noted == NULL || count_waits((OpenCalls *)quick->calls, 1) < 0)
+        Py_CLEAR(inner);
+    return inner;
+}
+
+/* run(usual, arguments, method, pipeline): write down a call that was made here before, and carry it out, or have the
+   pipeline do so; this quick way itself if nothing was written. */
+static PyObject *quick_run(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    const Quick *quick = (Quick *)self;
+    if (count != 4 || !is_form(given[0], given[1]))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "run() takes 4 arguments, got %zd", count);
+    PyObject *written = begin(quick, given[0], given[1]), *work;
+    if (written == NULL) {
+        Py_INCREF(self);
+        return self;
+    }
+    if (quick->carries && PyTuple_Check(written) && PyTuple_GetItem(written, 4) == Py_None)
+        work = carry_out(quick, written, given[2], given[1], given[3]);
+    else
+        work = PyObject_CallMethodObjArgs(given[3], name_at_once, written, given[2], given[1], NULL);
+    Py_DECREF(written);
+    return work;
 }
 
 /* Quick(...): quick.py says what each argument is. */
 static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords)) {
     Quick given = {0};
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOOOO!O!OOO!OOOO:Quick", reader_type, &given.reader, chains_type,
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!OO!OOOOOOOOOOO!O!OOO!OOOOOp:Quick", reader_type, &given.reader, chains_type,
                           &given.chains, &given.look, &PyDict_Type, &given.lines, &given.learn, &PyDict_Type, &given.known,
-                          &given.log, &given.lock, &given.write, &given.waits, &given.advance, &given.group, &given.state,
+                          &given.log, &given.locked, &given.write, &given.waits, &given.advance, &given.group, &given.state,
                           &given.awaited, &given.asynchronous, &given.join, &PyTuple_Type, &given.quiet, &PyTuple_Type,
                           &given.idle, &given.active, &given.session, calls_type, &given.calls, &given.work,
-                          &given.plain_work, &given.limit, &given.watch))
+                          &given.plain_work, &given.limit, &given.watch, &given.add, &given.carries))
         return NULL;
     Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (quick == NULL)
         return NULL;
     PyObject **parts = &given.reader, **kept = &quick->reader;
-    for (; parts <= &given.watch; parts++, kept++)
+    for (; parts <= &given.add; parts++, kept++)
         Py_INCREF(*kept = *parts);
+    quick->carries = given.carries;
+    if ((quick->recent = PyMem_Calloc(RECENT, sizeof *quick->recent)) == NULL) {
+        Py_DECREF(quick);
+        return PyErr_NoMemory();
+    }
     return (PyObject *)quick;
 }
 
 static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->add; part++)
         Py_VISIT(*part);
+    for (Recent *one = quick->recent; one != NULL && one < quick->recent + RECENT; one++) {
+        Py_VISIT(one->key);
+        Py_VISIT(one->call);
+    }
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
 
 static int quick_clear(PyObject *self) {
     Quick *quick = (Quick *)self;
-    for (PyObject **part = &quick->reader; part <= &quick->watch; part++)
+    for (PyObject **part = &quick->reader; part <= &quick->add; part++)
         Py_CLEAR(*part);
+    for (Recent *one = quick->recent; one != NULL && one < quick->recent + RECENT; one++) {
+        Py_CLEAR(one->key);
+        Py_CLEAR(one->call);
+    }
     return 0;
 }
 
@@ -1407,12 +1817,14 @@ static void quick_free(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     quick_clear(self);
+    PyMem_Free(((Quick *)self)->recent);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
 
 static PyMethodDef quick_methods[] = {
     {"begin", (PyCFunction)(void (*)(void))quick_begin, METH_FASTCALL, NULL},
+    {"run", (PyCFunction)(void (*)(void))quick_run, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1435,11 +1847,14 @@ static int make_names(void) {
         {&name_layout, "layout"},     {&name_stride, "stride"},       {&name_is_contiguous, "is_contiguous"},
         {&name_async, "asyncOp"},     {&name_reduce_op, "reduceOp"},  {&name_op, "op"},
         {&name_value, "value"},       {&name_root_rank, "rootRank"},  {&name_root, "root"},
-        {&name_process, "process"},   {&name_locked, "locked"},       {&name_sequence, "collectives"},
+        {&name_process, "process"},   {&name_sequence, "collectives"},
         {&name_data_ptr, "data_ptr"}, {&name_version, "_version"},    {&name_waits, "waits"},
         {&name_changed, "changed"},   {&name_arrived, "arrived"},     {&name_dropped, "dropped"},
         {&name_by_torch, "by_torch"}, {&name_later, "named_later"},   {&name_wait, "wait"},
         {&name_completed, "is_completed"}, {&name_call, "call"},         {&name_chosen, "chosen"}, {&name_look_after, "look_after"},
+        {&name_parts, "parts"},       {&name_recorder, "recorder"},   {&name_received, "parts_received"},
+        {&name_failed, "failed"},     {&name_at_once, "at_once"},
+        {&name_wait_on, "wait_on"},
     };
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)

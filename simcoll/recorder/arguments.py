@@ -18,6 +18,7 @@ from torch.distributed import ReduceOp
 
 from simcoll.core.native import native
 from simcoll.recorder.option_fields import option_fields
+from simcoll.recorder.tensor_fields import TensorFields, tensor_fields
 from simcoll.spec.call import ANY_SOURCE, SPARSE, Buffer, Call
 from simcoll.spec.collectives import METHODS
 from simcoll.spec.table import CollectiveSpec, Kind, Method
@@ -160,19 +161,21 @@ class Reader(Protocol):
         ...
 
 
-def new_reader(fields: Mapping[type, int]) -> Reader | None:
-    """A compiled reader that knows the places of these fields; None where Python alone reads arguments."""
+def new_reader(fields: Mapping[type, int], places: TensorFields | None = None) -> Reader | None:
+    """A compiled reader that knows the places of these fields of options, and those of tensors; None where Python alone
+    reads arguments.
+    """
     if (compiled := native("simcoll.recorder._calls")) is None:
         return None
     usual = torch.Tensor, torch.nn.Parameter, torch.strided
-    reader: Reader = compiled.Reader(*usual, _REDUCE_OP_NAMES, dict(fields))
+    reader: Reader = compiled.Reader(*usual, _REDUCE_OP_NAMES, dict(fields), places)
     return reader
 
 
 @functools.cache
 def compiled_reader() -> Reader | None:
     """The reader of this process, if it has one."""
-    return new_reader(option_fields())
+    return new_reader(option_fields(), tensor_fields())
 
 
 def read_usual(name: str, args: Sequence[object]) -> Usual | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import timedelta
 from struct import pack
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
 from torch.distributed import Work
@@ -43,6 +43,32 @@ class Quick(Protocol):
 
         An open call where it is watched, too. None, and nothing is written, where the call has to go the whole way.
         """
+        ...
+
+    def run(
+        self, usual: UsualForm, args: tuple[object, ...], method: Callable[..., Work | None], pipeline: Carrier, /
+    ) -> Work | Quick | None:
+        """Write a call down (:meth:`begin`), and carry it out; this object, and nothing is written, where it has to go
+        the whole way. What is not to be carried out here the pipeline does. Raises what the backend raises.
+        """
+        ...
+
+
+class Carrier(Protocol):
+    """A pipeline, as the quick way knows it."""
+
+    def at_once(
+        self, written: Written | OpenCall, method: Callable[..., Work | None], args: Sequence[object], /
+    ) -> Work | None:
+        """Carry a call out that was written down."""
+        ...
+
+    def failed(self, written: Written, error: Exception, waited: bool, /) -> NoReturn:
+        """Note the error of a call that was carried out, and raise it; ``waited`` if it came of the wait."""
+        ...
+
+    def wait_on(self, written: Written, inner: Work | None, /) -> Work | None:
+        """Wait for a call that was launched, and handed on to be compared, and did not end in a moment."""
         ...
 
 
@@ -147,6 +173,10 @@ class Conditions:
     idle: tuple[Sized, ...] = ()
     active: RankLocal[Any] | None = None
     session: object = None
+    carries: bool = False
+    """True if synchronous calls need nothing but their launch and a wait."""
+    add: Callable[[tuple[Written, int]], None] | None = None
+    """Has a synchronous call compared in the background, with the thread that made it."""
 
 
 def quick_way(
@@ -173,7 +203,7 @@ def quick_way(
         _learning(lines, box.source),
         known,
         log,
-        log.lock,
+        log.lock.locked,
         box.write,
         box.waits,
         box.advance,
@@ -191,6 +221,8 @@ def quick_way(
         conditions.works.plain,
         conditions.works.limit,
         log.values,
+        conditions.add,
+        conditions.carries,
     )
     return quick
 

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.distributed import Work
@@ -92,7 +92,8 @@ class Pipeline:
         if self._closed or calls is None:
             return None
         quiet = PENDING_ERRORS.due, open_claims, open_captures, unrecorded, acting
-        return self._quick(Conditions(calls, self._quick_works(), quiet, self._flights.busy, active, session))
+        works, busy = self._quick_works(), self._flights.busy
+        return self._quick(Conditions(calls, works, quiet, busy, active, session, *self._carries(works)))
 
     def _quick(self, conditions: Conditions) -> Quick | None:
         return self._log.quick(conditions)
@@ -101,9 +102,26 @@ class Pipeline:
         """The Works of asynchronous calls that go the quick way to their end."""
         return Works(QuickWork)
 
+    def _carries(self, works: Works) -> tuple[bool, Callable[[Any], None] | None]:
+        """Whether synchronous calls need nothing but their launch and a wait, and what else is to get them."""
+        return False, None
+
     def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
         """Carry out a call that went the quick way, as :meth:`run` does."""
         raise NotImplementedError
+
+    def wait_on(self, written: Written, inner: Work | None) -> Work | None:
+        """Wait for a launched call that went the quick way."""
+        raise NotImplementedError
+
+    def failed(self, written: Written, error: Exception, waited: bool) -> NoReturn:
+        """Note the error of a call that went the quick way to its end, and raise it."""
+        try:
+            raise error
+        except Exception:
+            note = note_failure if waited else note_refusal
+            note(self._log.entry(written), error)
+            raise
 
     def _launch_plain(
         self, entry: Entry, method: Method, args: Sequence[object], flight: Flight | None = None
@@ -266,37 +284,22 @@ class Pipeline:
 class RecordedPipeline(Pipeline):
     """Mode ``record``: every call is written down and launched at once."""
 
+    def _carries(self, works: Works) -> tuple[bool, Callable[[Any], None] | None]:
+        return True, None
+
     def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
-        """Launch a call, and wait for a synchronous one."""
-        log = self._log
+        """Launch an asynchronous call."""
         if not isinstance(written, tuple):
             if written.prepared.parts:
-                log.recorder.parts_received += 1
+                self._log.recorder.parts_received += 1
             try:
                 work = written.launch(method, args)
             except Exception as error:
                 self._refused_open(written, error)
                 raise
             return self._go_on(written) if work is None else work
-        if written[4] is not None:
-            entry, flight, inner = self._fly(written, method, args)
-            return recorded(inner, entry, flight)
-        if written[0].parts:
-            log.recorder.parts_received += 1
-        try:
-            inner = method(*args)
-        except Exception as error:
-            note_refusal(log.entry(written), error)
-            raise
-        try:
-            if inner is not None:
-                inner.wait()
-        except Exception as error:
-            note_failure(log.entry(written), error)
-            raise
-        log.box.advance(written[3])
-        self._flights.waits += 1
-        return inner
+        entry, flight, inner = self._fly(written, method, args)
+        return recorded(inner, entry, flight)
 
     def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
         """Record a call and launch it; one that says that it is synchronous is waited for here."""
@@ -482,6 +485,10 @@ class CheckedPipeline(BackgroundPipeline):
             return Works(CheckedQuickWork)
         return Works(CheckedQuickWork, limit=LOOK_UP) if looks_up(backend) else Works(CheckedQuickWork, None)
 
+    def _carries(self, works: Works) -> tuple[bool, Callable[[Any], None] | None]:
+        # A backend whose waits cannot be tried for a moment is asked whether a call has ended.
+        return works.plain is not None, self._checker.add
+
     def _ordinary(self, inner: Work | None, entry: Entry, flight: Flight | None) -> Work | None:
         if inner is None:
             return recorded(None, entry, flight)
@@ -512,6 +519,11 @@ class CheckedPipeline(BackgroundPipeline):
             note_refusal(log.entry(written), error)
             raise
         self._checker.add((written, get_ident()))
+        return self.wait_on(written, inner)
+
+    def wait_on(self, written: Written, inner: Work | None) -> Work | None:
+        """Wait for a launched call that was handed to the background, and look up at times."""
+        log = self._log
         if inner is None:
             return recorded(None, log.entry(written))
         PENDING_ERRORS.raise_due()

@@ -412,9 +412,9 @@ def _recorded(name: str) -> Callable[..., Any]:
     @functools.wraps(getattr(ProcessGroup, name), assigned=("__doc__",))
     def method(self: RecordedProcessGroup, *args: Any, **kwargs: Any) -> Any:
         if (quick := self._quick) is not None and usual is not None and not kwargs:
-            written = quick.begin(usual, args)
-            if written is not None:
-                return self._pipeline.at_once(written, getattr(self._inner, name), args)  # type: ignore[union-attr]
+            work = quick.run(usual, args, getattr(self._inner, name), self._pipeline)  # type: ignore[arg-type]
+            if work is not quick:
+                return work
         return self._collective(name, args, kwargs)
 
     method.__name__ = name

@@ -17,7 +17,7 @@ COST = Cost(1234.56, 2345.67, 12_345.6, False, 0, b"")
 BOX = verify.Row("pipeline", 100_000, 20_000, ("SC201", "SC304"), COST, COST, COST)
 PRICED = price.Row("pipeline", 100_000, 10_000, 1_662_500, COST, COST)
 CALL = overhead.Row(1024, 1 << 20, "async held", dict.fromkeys(overhead.VARIANTS, 0.00123456))
-STEP = training.Row("fsdp2", "wall", {variant: [12.3456, 14.5678] for variant in ("plain", *training.COMPARED)})
+STEP = training.Row("fsdp2", "wall", 1000, 12.3456, {key: [12.345, 12.345, 12.345] for key in training.COMPARED})
 SAMPLES = {(variant, part): [12.3456] for variant in groups.SHOWN for part in groups.PARTS}
 SPEED = estimate.Speed(100_000, "rail-optimised", 123.45, 123.456, 123_456.0, 123.45, 12_345.0)
 PAGE = page.Row("timeline 100,000 x 20", 12_345_678, 123.45, 12_345.0, 12_345.0)
@@ -28,7 +28,7 @@ TABLES = {
     "dumps": [verify.dumps_table([BOX])],
     "price": [price.table_of([PRICED])],
     "overhead": [overhead.table([CALL])],
-    "training": [training.table([STEP, replace(STEP, seconds={"plain": [12.3456]})])],
+    "training": [training.table([STEP, replace(STEP, ratios={})])],
     "groups": [groups.table(100, SAMPLES)],
     "estimate": [*estimate.tables([estimate.Accuracy("PyTorch's model", 1.234, 1.234, 1.234)], [SPEED])],
     "page": [page.table([PAGE])],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import get_ident
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,7 +16,7 @@ import torch.distributed as dist  # noqa: E402
 from simcoll.backends.gloo import GLOO  # noqa: E402
 from simcoll.blackbox import BlackBoxWriter, read_black_box  # noqa: E402
 from simcoll.core.rank_local import RankLocal  # noqa: E402
-from simcoll.core.record import Group, Record  # noqa: E402
+from simcoll.core.record import Group, Record, State  # noqa: E402
 from simcoll.recorder.arguments import USUAL_FORMS, arguments  # noqa: E402
 from simcoll.recorder.quick import Conditions, OpenCall, Quick, Works  # noqa: E402
 from simcoll.recorder.recorder import GroupLog, Recorder, Written  # noqa: E402
@@ -23,6 +24,7 @@ from simcoll.recorder.source import current_source, forget_chains  # noqa: E402
 from simcoll.values.choice import Choice  # noqa: E402
 from simcoll.wrapper.async_checks import Flights  # noqa: E402
 from simcoll.wrapper.quick_work import QuickWork  # noqa: E402
+from tests.support.asked import Asked  # noqa: E402
 from tests.support.native import parts  # noqa: E402
 
 WORLD = Group("0", "default_pg", (0, 1))
@@ -43,7 +45,14 @@ def summed(*shape: int, asynchronous: bool = False) -> tuple[Any, ...]:
 class Calls:
     """A group whose all-reduces may go either way."""
 
-    def __init__(self, folder: Path, recorder: Recorder | None = None, *, choice: Choice | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        recorder: Recorder | None = None,
+        *,
+        choice: Choice | None = None,
+        add: Callable[[tuple[Written, int]], None] | None = None,
+    ) -> None:
         self.box = folder / "rank00000.simcoll"
         self.log = GroupLog(recorder or Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO}, choice)
         self.busy: list[object] = []
@@ -52,7 +61,7 @@ class Calls:
         self.flights = Flights()
         assert self.flights.quick is not None
         works = Works(QuickWork)
-        conditions = Conditions(self.flights.quick, works, (self.busy, {}), (self.open,), self.active, self)
+        conditions = Conditions(self.flights.quick, works, (self.busy, {}), (self.open,), self.active, self, True, add)
         quick = self.log.quick(conditions)
         assert quick is not None
         self.quick: Quick = quick
@@ -70,9 +79,10 @@ class Calls:
         return written
 
     def opened(self, args: tuple[Any, ...]) -> OpenCall:
-        call = self.quick.begin(USUAL_FORMS["allreduce"], args)
+        while isinstance(call := self.quick.begin(USUAL_FORMS["allreduce"], args), tuple):
+            # What the wrapper finds out at the first call of a place.
+            call[5].named_later = False
         assert call is not None
-        assert not isinstance(call, tuple)
         return call
 
     def records(self) -> list[Record]:
@@ -112,6 +122,129 @@ def test_an_asynchronous_call_is_written_with_its_tensors(calls: Calls) -> None:
     first, second = calls.records()
     assert first.asynchronous == second.asynchronous == calls.log.entry(written).asynchronous is True
     assert len(set(read_black_box(calls.box).slots["flags"])) == 1
+
+
+def test_a_known_call_asks_its_tensors_nothing(calls: Calls) -> None:
+    args, later = summed(2, 3), summed(2, 3, asynchronous=True)
+    for made in (args, later):
+        calls.whole(made)
+    with Asked() as asked:
+        assert calls.short(args) is not None
+        call = calls.opened(later)
+        assert call.is_open
+    assert asked.count == 0
+
+
+def test_an_open_call_has_the_memory_of_its_tensors(calls: Calls) -> None:
+    tensors = [torch.zeros(9, dtype=torch.int64)[4:6], torch.zeros(3, 3)[1:], torch.zeros(2, dtype=torch.int8)]
+    tensors[1].add_(1)
+    for tensor in tensors:
+        args = [tensor], summed(1, asynchronous=True)[1]
+        calls.whole(args)
+        call = calls.opened(args)
+        assert call.memory == [(tensor.data_ptr(), tensor.nbytes, tensor._version)]
+        call.ended()
+
+
+class Backend:
+    """The method of a backend and the Work that it returns, of which one may raise; and the pipeline that is told."""
+
+    def __init__(self, launch: Exception | None = None, wait: Exception | None = None) -> None:
+        self.errors = {"launch": launch, "wait": wait}
+        self.did: list[str] = []
+        self.told: list[tuple[int, Exception, bool]] = []
+
+    def method(self, *args: object) -> Any:
+        return self.does("launch")
+
+    def wait(self) -> Any:
+        return self.does("wait")
+
+    def does(self, name: str) -> Any:
+        self.did.append(name)
+        if (error := self.errors[name]) is not None:
+            raise error
+        return self
+
+    def failed(self, written: Written, error: Exception, waited: bool) -> NoReturn:
+        self.told.append((written[1], error, waited))
+        raise error
+
+    def at_once(self, written: Written, method: Callable[..., Any], args: Any) -> Any:
+        return "the pipeline's"
+
+    def wait_on(self, written: Written, inner: object) -> Any:
+        self.did.append("wait on")
+        return inner
+
+
+def test_a_synchronous_call_is_carried_out(calls: Calls) -> None:
+    backend, form = Backend(), USUAL_FORMS["allreduce"]
+    run: Any = calls.quick.run
+    assert run(form, summed(1), backend.method, backend) is calls.quick
+    assert backend.did == []
+    calls.whole(summed(1))
+    waits = calls.flights.waits
+    assert run(form, summed(1), backend.method, backend) is backend
+    assert backend.did == ["launch", "wait"]
+    assert calls.flights.waits == waits + 1
+    assert [record.state for record in calls.records()] == [State.COMPLETED] * 2
+    calls.open.append("another call")
+    calls.whole(summed(1, asynchronous=True))
+    assert run(form, summed(1, asynchronous=True), backend.method, backend) == "the pipeline's"
+
+
+@pytest.mark.parametrize("place", ["launch", "wait"])
+def test_an_error_of_the_backend_is_told_and_raised(place: str, calls: Calls) -> None:
+    error = RuntimeError("connection closed")
+    backend = Backend(**{place: error})
+    run: Any = calls.quick.run
+    calls.whole(summed(1))
+    with pytest.raises(RuntimeError, match="connection closed") as raised:
+        run(USUAL_FORMS["allreduce"], summed(1), backend.method, backend)
+    assert raised.value is error
+    assert backend.told == [(2, error, place == "wait")]
+    assert calls.records()[-1].state is State.STARTED
+
+
+def test_a_call_that_is_compared_is_handed_on_before_the_wait(tmp_path: Path) -> None:
+    added: list[tuple[Written, int]] = []
+    calls = Calls(tmp_path, add=added.append)
+    run: Any = calls.quick.run
+    calls.whole(summed(1))
+    for backend, did in (
+        (Backend(), ["launch", "wait"]),
+        # The first wait is for a moment alone.
+        (Backend(wait=RuntimeError("timed out")), ["launch", "wait", "wait on"]),
+    ):
+        assert run(USUAL_FORMS["allreduce"], summed(1), backend.method, backend) is backend
+        assert backend.did == did
+        assert backend.told == []
+    assert [(written[1], maker) for written, maker in added] == [(2, get_ident()), (3, get_ident())]
+    error = Backend(launch=ValueError("refused"))
+    with pytest.raises(ValueError, match="refused"):
+        run(USUAL_FORMS["allreduce"], summed(1), error.method, error)
+    assert len(added) == 2
+
+
+def test_what_interrupts_a_call_is_raised_and_not_noted(calls: Calls) -> None:
+    backend = Backend(wait=KeyboardInterrupt())  # type: ignore[arg-type]
+    run: Any = calls.quick.run
+    calls.whole(summed(1))
+    with pytest.raises(KeyboardInterrupt):
+        run(USUAL_FORMS["allreduce"], summed(1), backend.method, backend)
+    assert backend.told == []
+
+
+def test_calls_of_one_form_and_other_options_are_told_apart(calls: Calls) -> None:
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
+    for args in (summed(2), ([torch.zeros(2)], options), ([torch.zeros(2), torch.zeros(2)], summed(1)[1])):
+        calls.whole(args)
+        for _ in range(2):
+            written = calls.short(args)
+            assert written is not None
+            assert written[0].call == arguments("allreduce", args, {}).call()
 
 
 def test_the_ways_share_the_numbers_of_calls(calls: Calls) -> None:

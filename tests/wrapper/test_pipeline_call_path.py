@@ -18,8 +18,8 @@ from tests.support.calls import ones
 WARM_UP = 5
 CALLS = 20
 MOST = {
-    ("record", False): (3, 29),
-    ("check", False): (6, 36),
+    ("record", False): (2, 29),
+    ("check", False): (3, 37),
     ("detail", False): (7, 58),
     ("record", True): (4, 65),
     ("check", True): (5, 70),

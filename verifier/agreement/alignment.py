@@ -10,8 +10,9 @@ about twice the number of calls that differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -173,6 +174,8 @@ _COMPARED = 1 << 10
 """So many pairs of numbers are compared one by one."""
 _TABLE = 1 << 20
 """So many pairs of different calls are priced at once."""
+_TOGETHER = 1 << 26
+"""So many steps of bands are kept at once, in bytes, where more than one band is looked at."""
 
 
 def _among(values: Ints, others: Ints) -> npt.NDArray[np.bool_]:
@@ -208,24 +211,17 @@ class _Pairs:
 
     def along(self, count: int) -> Ints:
         """The costs of pairing the first ``count`` calls place by place."""
-        return self._cost(self.reference[:count], self.other[:count])
+        return self.cost(self.reference[:count], self.other[:count])
 
     def within(self, band: int) -> Callable[[int], Ints]:
         """A function that gives a row of the band of :func:`_banded`; what lies outside of the sequences is far."""
         n, m, width = len(self.reference), len(self.other), 2 * band + 1
         padded = np.full(m + 2 * width + n, m, np.int64)
         padded[band : band + m] = np.arange(m)
-        kinds, rows = np.unique(self.reference, return_inverse=True)
-        others, columns = np.unique(self.other, return_inverse=True)
-        if len(kinds) * len(others) <= _TABLE:
-            table = self._cost(kinds[:, None], others[None, :])
-            table = np.concatenate([table, np.full((len(table), 1), _FAR)], axis=1)
-            padded = np.append(columns, len(others))[padded]
-            return lambda i: table[rows[i]][padded[i : i + width]]
         tokens, beyond = np.append(self.other, 0)[padded], padded == m
 
         def row(i: int) -> Ints:
-            cost = self._cost(self.reference[i], tokens[i : i + width])
+            cost = self.cost(self.reference[i], tokens[i : i + width])
             cost[beyond[i : i + width]] = _FAR
             return cost
 
@@ -258,7 +254,8 @@ class _Pairs:
         cost[own == UNKNOWN] = 0
         return cost
 
-    def _cost(self, reference: Ints, other: Ints) -> Ints:
+    def cost(self, reference: Ints, other: Ints) -> Ints:
+        """The costs of pairing calls of these tokens."""
         alike = self._features[reference] == self._features[other]
         if self._by_line:
             cost = np.where(alike[..., STATEMENT] & alike[..., LINE], 0, _OTHER_CALL)
@@ -271,11 +268,60 @@ class _Pairs:
         return cost
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Banding:
+    """A question: the best path within a band, and its cost (:func:`_banded`)."""
+
+    pairs: _Pairs
+    band: int
+    tail: int
+
+
+_Aligning: TypeAlias = Generator[_Banding, tuple[int, Path], Path]
+
+
 def align(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False) -> Path:
     """Align two sequences of tokens at the least cost, window by window where they are long.
 
     A pair of different calls costs less than a call missing on each side.
     """
+    return align_all(features, reference, [other], by_line=by_line)[0]
+
+
+def align_all(features: Ints, reference: Ints, others: Sequence[Ints], *, by_line: bool = False) -> list[Path]:
+    """Align each of some sequences with the reference, as :func:`align` does: all go on together, as a row of one band
+    takes numpy as long as a row of many.
+    """
+    ways = [_aligning(features, reference, other, by_line) for other in others]
+    paths: dict[int, Path] = {}
+    answers: dict[int, tuple[int, Path] | None] = dict.fromkeys(range(len(others)))
+    while answers:
+        asked: dict[tuple[int, int], dict[int, _Pairs]] = {}
+        for index, answer in answers.items():
+            try:
+                asks = next(ways[index]) if answer is None else ways[index].send(answer)
+            except StopIteration as end:
+                paths[index] = end.value
+            else:
+                asked.setdefault((asks.band, asks.tail), {})[index] = asks.pairs
+        answers = {}
+        for (band, tail), those in asked.items():
+            for some in _batches(those, band):
+                found = _banded([those[index] for index in some], band, tail)
+                answers.update(zip(some, found, strict=True))
+    return [paths[index] for index in range(len(others))]
+
+
+def _batches(pairs: Mapping[int, _Pairs], band: int) -> Iterator[list[int]]:
+    """The bands that are looked at together, of about one length, by their numbers."""
+    order = sorted(pairs, key=lambda index: len(pairs[index].reference))
+    while order:
+        size = max(_TOGETHER // ((len(pairs[order[-1]].reference) + 1) * (2 * band + 1)), 1)
+        yield order[-size:]
+        del order[-size:]
+
+
+def _aligning(features: Ints, reference: Ints, other: Ints, by_line: bool) -> _Aligning:
     partner = np.full(len(other), -1, np.int64)
     i = j = 0
     while True:
@@ -287,7 +333,7 @@ def align(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False
             return Path(partner, i)
         here, there = reference[i : i + _WINDOW], other[j : j + _WINDOW]
         last = i + len(here) == len(reference) and j + len(there) == len(other)
-        path = _window(features, here, there, by_line, 0 if not last else _TAIL)
+        path = yield from _window(features, here, there, by_line, 0 if not last else _TAIL)
         if last:
             partner[j:] = np.where(path.partner < 0, -1, path.partner + i)
             return Path(partner, path.reached + i)
@@ -301,7 +347,7 @@ def align(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False
         i, j = int(partner[j + done - 1]) + 1, j + done
 
 
-def _window(features: Ints, reference: Ints, other: Ints, by_line: bool, tail: int) -> Path:
+def _window(features: Ints, reference: Ints, other: Ints, by_line: bool, tail: int) -> _Aligning:
     pairs = _Pairs(features, reference, other, by_line=by_line)
     n, m = len(reference), len(other)
     least = [np.concatenate([[0], np.cumsum(np.minimum(each, _EXTEND))]) for each in pairs.least()]
@@ -309,7 +355,7 @@ def _window(features: Ints, reference: Ints, other: Ints, by_line: bool, tail: i
         return Path(np.arange(m), min(n, m))
     band = _NARROW
     while True:
-        cost, path = _banded(pairs, min(band, _WIDE), tail)
+        cost, path = yield _Banding(pairs, min(band, _WIDE), tail)
         if cost <= _beyond(least, band) or band >= min(_WIDE, max(n, m)):
             return path
         band *= 8
@@ -334,43 +380,87 @@ def common_prefix(reference: Ints, other: Ints) -> int:
 
 
 _DIAGONAL, _VERTICAL, _HORIZONTAL = 0, 1, 2
-_OPENS_VERTICAL, _OPENS_HORIZONTAL = 4, 8
+_OPENS_VERTICAL, _OPENS_HORIZONTAL = np.uint8(4), np.uint8(8)
 
 
-def _banded(pairs: _Pairs, band: int, tail: int) -> tuple[int, Path]:
-    """The best path that stays within ``band`` of the diagonal, and its cost.
+def _banded(problems: Sequence[_Pairs], band: int, tail: int) -> list[tuple[int, Path]]:
+    """For each of some pairs of sequences the cost of the best path that stays within ``band`` of the diagonal, and it.
 
-    Row i of the band holds the columns j = i - band ... i + band. ``tail`` is the cost of each call after the end of
+    Row i of a band holds the columns j = i - band ... i + band. ``tail`` is the cost of each call after the end of
     the other sequence.
     """
-    n, m, width = len(pairs.reference), len(pairs.other), 2 * band + 1
-    paired = pairs.within(band)
+    count, width = len(problems), 2 * band + 1
+    lengths = np.array([len(one.reference) for one in problems])
+    others = np.array([len(one.other) for one in problems])
+    rows, every = int(lengths.max()) + 1, np.arange(count)
+    ended = {length: np.flatnonzero(lengths == length) for length in lengths.tolist()}
+    paired = _rows(problems, band)
     slope = np.arange(width) * _EXTEND
-    best = np.where(np.arange(width) < band, _FAR, slope - band * _EXTEND + _OPEN)
-    best[band] = 0
-    vertical, above = np.full(width, _FAR), np.full(width, _FAR)
-    steps = np.zeros((n + 1, width), np.uint8)
+    first = np.where(np.arange(width) < band, _FAR, slope - band * _EXTEND + _OPEN)
+    first[band] = 0
+    best, final = np.tile(first, (count, 1)), np.empty((count, width), np.int64)
+    vertical, above, extended, horizontal = (np.full((count, width), _FAR) for _ in range(4))
+    extended[:, -1] += _EXTEND
+    steps = np.zeros((rows, count, width), np.uint8)
     steps[0] = _HORIZONTAL
-    steps[0, band + 1 : band + 2] |= _OPENS_HORIZONTAL
-    ends = [(int(best[m + band]) + n * tail, 0, m)] if m <= band else []
-    for i in range(1, n + 1):
+    steps[0, :, band + 1 : band + 2] |= _OPENS_HORIZONTAL
+    # Where the other sequence ends in each row.
+    last = others - np.arange(rows)[:, None] + band
+    within = np.clip(last, 0, width - 1)
+    at_end = np.empty((rows, count), np.int64)
+    at_end[0] = best[every, within[0]]
+    for i in range(1, rows):
         diagonal = best + paired(i - 1)
-        above[:-1] = best[1:] + (_OPEN + _EXTEND)
-        extended = np.append(vertical[1:], _FAR) + _EXTEND
+        above[:, :-1] = best[:, 1:] + (_OPEN + _EXTEND)
+        extended[:, :-1] = vertical[:, 1:] + _EXTEND
         vertical = np.minimum(above, extended)
         reached = np.minimum(diagonal, vertical)
-        horizontal = np.full(width, _FAR)
-        horizontal[1:] = np.minimum.accumulate(reached - slope)[:-1] + slope[1:] + _OPEN
+        horizontal[:, 1:] = np.minimum.accumulate(reached - slope, axis=1)[:, :-1] + slope[1:] + _OPEN
         best = np.minimum(reached, horizontal)
-        step = np.where(diagonal <= best, _DIAGONAL, np.where(vertical <= best, _VERTICAL, _HORIZONTAL))
-        step |= (above <= extended) * _OPENS_VERTICAL
-        step[1:] |= (horizontal[1:] == reached[:-1] + (_OPEN + _EXTEND)) * _OPENS_HORIZONTAL
+        # In bytes: no diagonal is a vertical one, and no vertical one either is a horizontal one.
+        elsewhere = diagonal > best
+        step = elsewhere.view(np.uint8) + (elsewhere & (vertical > best)).view(np.uint8)
+        step += (above <= extended).view(np.uint8) * _OPENS_VERTICAL
+        opens = horizontal[:, 1:] == reached[:, :-1] + (_OPEN + _EXTEND)
+        step[:, 1:] += opens.view(np.uint8) * _OPENS_HORIZONTAL
         steps[i] = step
-        if 0 <= (last := m - i + band) < width:
-            ends.append((int(best[last]) + (n - i) * tail, i, m))
-    ends += [(int(best[j - n + band]) + (m - j) * tail, n, j) for j in range(max(0, n - band), min(m, n + band + 1))]
-    cost, i, j = min(ends, key=lambda end: (end[0], -end[1] - end[2]))
-    return cost, _trace_back(steps, band, i, j, m, n)
+        at_end[i] = best[every, within[i]]
+        if (those := ended.get(i)) is not None:
+            final[those] = best[those]
+    inside = (last >= 0) & (last < width)
+    found = []
+    for index, (n, m) in enumerate(zip(lengths.tolist(), others.tolist(), strict=True)):
+        ends = np.flatnonzero(inside[: n + 1, index])
+        columns = np.arange(max(0, n - band), min(m, n + band + 1))
+        costs = [at_end[ends, index] + (n - ends) * tail, final[index, columns - n + band] + (m - columns) * tail]
+        here, there = np.append(ends, np.full(len(columns), n)), np.append(np.full(len(ends), m), columns)
+        cost = np.concatenate(costs)
+        # The cheapest end, of those the farthest, of those the first.
+        best_end = int(np.where(cost == cost.min(), here + there, -1).argmax())
+        path = _trace_back(steps[:, index], band, int(here[best_end]), int(there[best_end]), m, n)
+        found.append((int(cost[best_end]), path))
+    return found
+
+
+def _rows(problems: Sequence[_Pairs], band: int) -> Callable[[int], Ints]:
+    """A function that gives a row of each band (:meth:`_Pairs.within`), of which those beyond a sequence are any."""
+    lengths = [(len(one.reference), len(one.other)) for one in problems]
+    longest, width = max(n for n, _ in lengths), 2 * band + 1
+    kinds, places = np.unique(np.concatenate([one.reference for one in problems]), return_inverse=True)
+    others, columns = np.unique(np.concatenate([one.other for one in problems]), return_inverse=True)
+    if len(kinds) * len(others) > _TABLE:
+        each = [(one.within(band), n - 1) for one, (n, _) in zip(problems, lengths, strict=True)]
+        return lambda i: np.stack([row(min(i, last)) for row, last in each])
+    table = problems[0].cost(kinds[:, None], others[None, :])
+    table = np.concatenate([table, np.full((len(table), 1), _FAR)], axis=1)
+    here = np.zeros((len(problems), longest), np.int64)
+    there = np.full((len(problems), longest + max(m for _, m in lengths) + 2 * width), len(others))
+    mine = theirs = 0
+    for index, (n, m) in enumerate(lengths):
+        here[index, :n] = places[mine : mine + n]
+        there[index, band : band + m] = columns[theirs : theirs + m]
+        mine, theirs = mine + n, theirs + m
+    return lambda i: table[here[:, i, None], there[:, i : i + width]]
 
 
 def _trace_back(steps: npt.NDArray[np.uint8], band: int, i: int, j: int, m: int, n: int) -> Path:
@@ -381,10 +471,21 @@ def _trace_back(steps: npt.NDArray[np.uint8], band: int, i: int, j: int, m: int,
         step = int(steps[i, j - i + band])
         here = step & 3 if move is None else move
         if here == _DIAGONAL:
-            i, j, move = i - 1, j - 1, None
-            partner[j] = i
+            length = _diagonals(steps[: i + 1, j - i + band])
+            i, j, move = i - length, j - length, None
+            partner[j : j + length] = np.arange(i, i + length)
         elif here == _VERTICAL:
             i, move = i - 1, None if step & _OPENS_VERTICAL else _VERTICAL
         else:
             j, move = j - 1, None if step & _OPENS_HORIZONTAL else _HORIZONTAL
     return Path(partner, reached)
+
+
+def _diagonals(column: npt.NDArray[np.uint8]) -> int:
+    """How many steps at the end of a column are diagonal; the first of a column is none."""
+    size = _NARROW
+    while True:
+        others = np.flatnonzero(column[-size:][::-1] & 3)
+        if len(others):
+            return int(others[0])
+        size *= 8

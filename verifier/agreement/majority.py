@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.verifier.agreement.alignment import LINE, STATEMENT, UNKNOWN, Ints, Path, align, common_prefix
+from simcoll.verifier.agreement.alignment import LINE, STATEMENT, UNKNOWN, Ints, Path, align, align_all, common_prefix
 from simcoll.verifier.agreement.columns import GroupColumns, Part, fingerprint
 from simcoll.verifier.agreement.edits import Departures, Edit, EditKind, departures
 
@@ -28,25 +28,33 @@ def shifted_by_line(features: Ints, reference: Ints, other: Ints, *, whole: bool
 
     ``whole`` demands that it holds to the last call of both.
     """
-    length = min(len(reference), len(other))
-    if whole and len(reference) == len(other):
-        return None
-    begin = common_prefix(reference, other)
-    here, there = reference[begin:length], other[begin:length]
-    if begin == length or bool((features[here, LINE] == features[there, LINE]).all()):
+    if (whole and len(reference) == len(other)) or not _lines_differ(features, reference, other):
         return None
     path = align(features, reference, other, by_line=True)
-    end = int((path.partner < path.reached).sum())
-    if whole and (end < len(other) or path.reached < len(reference)):
+    if whole and (int((path.partner < path.reached).sum()) < len(other) or path.reached < len(reference)):
         return None
+    return path if _lacks_calls(path, reference, other) else None
+
+
+def _lines_differ(features: Ints, reference: Ints, other: Ints) -> bool:
+    """True if the lines of the calls differ somewhere, place by place."""
+    length = min(len(reference), len(other))
+    begin = common_prefix(reference, other)
+    here, there = reference[begin:length], other[begin:length]
+    return begin < length and not bool((features[here, LINE] == features[there, LINE]).all())
+
+
+def _lacks_calls(path: Path, reference: Ints, other: Ints) -> bool:
+    """True if a path by lines makes it plain that calls are lacking on one side, and nothing else is."""
+    end = int((path.partner < path.reached).sum())
     partner = path.partner[:end]
     paired = np.flatnonzero(partner >= 0)
     lacking, more = path.reached - len(paired), end - len(paired)
     if bool(lacking) == bool(more) or not np.array_equal(reference[partner[paired]], other[paired]):
-        return None
+        return False
     short, full = (other[:end], reference[: path.reached]) if lacking else (reference[: path.reached], other[:end])
     left = np.setdiff1d(np.arange(len(full)), partner[paired] if lacking else paired)
-    return path if _plain(short, full, left) else None
+    return _plain(short, full, left)
 
 
 def _plain(short: Ints, full: Ints, lacking: Ints) -> bool:
@@ -254,10 +262,16 @@ def _usual(features: Ints, reference: Ints, lineup: Lineup, paths: Sequence[Path
 
 
 def _paths(features: Ints, reference: Ints, lineup: Lineup) -> list[Path]:
-    return [
-        shifted_by_line(features, reference, course.tokens, whole=False) or align(features, reference, course.tokens)
-        for course in lineup.courses
-    ]
+    """The path of each course, by lines where :func:`shifted_by_line` has one."""
+    courses = [course.tokens for course in lineup.courses]
+    differ = [index for index, tokens in enumerate(courses) if _lines_differ(features, reference, tokens)]
+    by_line = zip(
+        differ, align_all(features, reference, [courses[index] for index in differ], by_line=True), strict=True
+    )
+    paths = {index: path for index, path in by_line if _lacks_calls(path, reference, courses[index])}
+    rest = [index for index in range(len(courses)) if index not in paths]
+    paths.update(zip(rest, align_all(features, reference, [courses[index] for index in rest]), strict=True))
+    return [paths[index] for index in range(len(courses))]
 
 
 def _departures(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.verifier.agreement import alignment
-from simcoll.verifier.agreement.alignment import UNKNOWN, Ints, align
+from simcoll.verifier.agreement.alignment import UNKNOWN, Ints, align, align_all
 
 LETTERS = np.array([[k, k, k, k] for k in range(26)], np.int64)
 """Every token another call from another line."""
@@ -127,6 +127,28 @@ def test_calls_that_differ_throughout_are_paired_place_by_place() -> None:
     assert same.partner.tolist() == list(range(20_000))
 
 
+@pytest.mark.parametrize("together", [1, 1 << 26], ids=["alone", "together"])
+@pytest.mark.parametrize("table", [1 << 20, 0], ids=["of-kinds", "of-calls"])
+@given(st.text("abcd", max_size=20), st.lists(st.text("abcd?", max_size=20), max_size=5), st.booleans())
+def test_sequences_are_aligned_together_as_each_alone(
+    together: int, table: int, reference: str, others: list[str], by_line: bool
+) -> None:
+    made = [tokens(other) for other in others]
+    with mock.patch.multiple(alignment, _NARROW=2, _TABLE=table, _WINDOW=8, _TOGETHER=together):
+        paths = align_all(LETTERS, tokens(reference), made, by_line=by_line)
+        alone = [align(LETTERS, tokens(reference), one, by_line=by_line) for one in made]
+    for path, other in zip(paths, alone, strict=True):
+        assert (path.partner.tolist(), path.reached) == (other.partner.tolist(), other.reached)
+
+
+def test_sequences_that_lack_another_call_each_are_looked_at_together() -> None:
+    reference = np.resize(tokens("abcdefgh"), 200)
+    with mock.patch.object(alignment, "_banded", wraps=alignment._banded) as banded:
+        paths = align_all(LETTERS, reference, [np.delete(reference, 5 * rank) for rank in range(30)])
+    assert [sorted({*range(200)} - {*path.partner.tolist()}) for path in paths] == [[5 * rank] for rank in range(30)]
+    assert banded.call_count == 1
+
+
 @pytest.mark.slow
 def test_long_sequences_are_aligned_window_by_window() -> None:
     random = np.random.default_rng(7)
@@ -136,4 +158,5 @@ def test_long_sequences_are_aligned_window_by_window() -> None:
         path = align(LETTERS, reference, np.delete(reference, lacking))
     assert sorted(set(range(60_000)) - set(path.partner.tolist())) == lacking
     # A table of all pairs would have 60,000 places a call.
-    assert sum(len(pairs.reference) * (2 * band + 1) for (pairs, band, _), _ in banded.call_args_list) < 60_000 * 100
+    looked_at = [(one, band) for (pairs, band, _), _ in banded.call_args_list for one in pairs]
+    assert sum(len(one.reference) * (2 * band + 1) for one, band in looked_at) < 60_000 * 100
