@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from simcoll.core.record import Source
 from simcoll.core.source_roots import OWN, kind_of
+from simcoll.spec.call import Buffer
 from simcoll.verifier.findings.finding import Side
 from simcoll.verifier.program_text.forks import (
     Fork,
@@ -141,8 +142,8 @@ def _rounds(there: Way, gone: Way, common: int) -> Iterator[Between]:
 
 
 def _values_apart(a: Way, b: Way) -> Iterator[Between]:
-    """Both are at one line, with another operation, root or dtype: conditions by which the program chooses it."""
-    for one, other in zip(_stated(a.side), _stated(b.side), strict=True):
+    """Both are at one line, with another operation, root, dtype or size: conditions by which the program chooses it."""
+    for one, other in [*zip(_stated(a.side), _stated(b.side), strict=True), *_sizes_apart(a.side, b.side)]:
         if one == other or "" in (one, other):
             continue
         for frame in reversed(a.frames):
@@ -154,11 +155,24 @@ def _values_apart(a: Way, b: Way) -> Iterator[Between]:
 
 def _stated(side: Side) -> tuple[str, str, str]:
     """The reduce operation, root and dtype of a side's call, each empty where it has none."""
-    call = side.call
+    call, buffer = side.call, _first_buffer(side)
     if call is None:
         return "", "", ""
-    dtype = next((buffer.dtype for buffer in (*call.inputs, *call.outputs)), "")
-    return call.reduce_op or "", "" if call.root is None else str(call.root), dtype
+    root = "" if call.root is None else str(call.root)
+    return call.reduce_op or "", root, "" if buffer is None else buffer.dtype
+
+
+def _sizes_apart(a: Side, b: Side) -> list[tuple[str, str]]:
+    """The lengths of two sides' tensors along the one dimension in which they differ, if there is one."""
+    shapes = [() if buffer is None else buffer.shape for buffer in (_first_buffer(a), _first_buffer(b))]
+    if len(shapes[0]) != len(shapes[1]):
+        return []
+    apart = [(str(one), str(other)) for one, other in zip(*shapes, strict=True) if one != other]
+    return apart if len(apart) == 1 else []
+
+
+def _first_buffer(side: Side) -> Buffer | None:
+    return None if side.call is None else next(iter((*side.call.inputs, *side.call.outputs)), None)
 
 
 def _left(step: Step, loop: Fork, frame: Source, there: Way, gone: Way, *, to_behind: bool = False) -> list[Between]:

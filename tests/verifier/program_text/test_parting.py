@@ -893,6 +893,35 @@ def test_a_call_that_only_some_ranks_came_by_is_skipped_or_extra(tmp_path: Path)
     assert RULES["SC202"].name == "call-skipped"
 
 
+SIZES = {
+    "an argument": "reduce(ones(4 if late else 8))  # call",
+    "a dimension": "reduce(ones(2, 4 if late else 8))  # call",
+    "a name": """size = 4 if late else 8  # <-
+            reduce(ones(size))  # call""",
+    "an if": """size = 8
+            if late:  # <-
+                size = 4
+            reduce(ones(size))  # call""",
+}
+
+
+@pytest.mark.parametrize("program_text", SIZES)
+@pytest.mark.parametrize("sizes", [((4,), (8,)), ((2, 4), (2, 8)), ((4,), (5,)), ((8, 4), (4, 8))])
+def test_a_condition_by_which_the_program_chooses_a_size_is_named(
+    program_text: str, sizes: tuple[tuple[int, ...], tuple[int, ...]], tmp_path: Path
+) -> None:
+    path = program(tmp_path, f"def step():\n            {SIZES[program_text]}\n")
+    one, other = (replace(CALL, inputs=(Buffer(shape, "float32"),)) for shape in sizes)
+    here = at(path, "call")
+    finding = judged(replace(side([1], here), call=one), replace(side([0, 2], here), call=other))
+    if (sizes[0][-1], sizes[1][-1]) != (4, 8) or sizes[0][:-1] != sizes[1][:-1]:
+        assert finding.parted is None
+        return
+    lines = path.read_text().splitlines()
+    line = next((one for one in lines if one.endswith("# <-")), lines[1]).strip().partition("  #")[0]
+    assert told(finding) == (line, {TOOK: (1,), NOT: (0, 2)})
+
+
 LATER = """
     def step():
         if rank == 1:
