@@ -211,6 +211,8 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
     again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [Between(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
+    if again and not (early.past or late.past):
+        left_out += _rounds_left_out(late, early, depth, level)
     if late.past:
         left_out += _left_behind(late, early, depth, level) or _rounds(early, late, depth)
     # An exception is an answer only where nothing else is.
@@ -242,6 +244,21 @@ def _left_behind(gone: Way, there: Way, depth: int, level: int) -> list[Between]
     found = [Between(fork, frame, gone, there) for fork in exits if fork.line > frame.line]
     head = fork_of(loops[-1]) if loops and header_parts(loops[-1].parent) else None
     return found if head is None else [*found, Between(head, frame, there, gone)]
+
+
+def _rounds_left_out(ahead: Way, other: Way, depth: int, level: int) -> list[Between]:
+    """Exits by which a side may have left out a round of the loop around both, if a later round alone takes it there.
+
+    Rounds make the same calls, so that nothing shows until a round that makes more, such as every tenth or the last.
+    """
+    steps = _steps(ahead.frames[depth])
+    inside = [number for number, step in enumerate(steps[: level + 1]) if isinstance(step.parent, Loop)]
+    if not inside or not any(isinstance(step.parent, ast.If) for step in steps[level + 1 :]):
+        return []
+    loop = steps[inside[-1]].parent
+    exits = [one for step in _steps(other.frames[depth])[inside[-1] : level + 1] for one in exits_before(step)]
+    left_out = [replace(one, alike=False) for one in exits if not one.raises and may_differ(one, loop)]
+    return [Between(one, ahead.frames[depth], ahead, other) for one in left_out]
 
 
 def _next(way: Way, depth: int) -> tuple[str, int, Function | None] | None:

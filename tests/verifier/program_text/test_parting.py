@@ -893,6 +893,38 @@ def test_a_call_that_only_some_ranks_came_by_is_skipped_or_extra(tmp_path: Path)
     assert RULES["SC202"].name == "call-skipped"
 
 
+LEFT_OUT = """
+    def step():
+        for number, batch in enumerate(loader):
+            {skip}
+            forward(batch)  # one
+            if not update:
+                continue
+            {every}
+                log(number)  # other
+"""
+
+
+@pytest.mark.parametrize(
+    ("skip", "every", "line"),
+    [
+        ("if rank == 1 and number == 1: continue", "if number == last:", "if rank == 1 and number == 1: continue"),
+        ("if number == rank: continue", "if number % 10 == 0:", "if number == rank: continue"),
+        ("if number == 1: continue", "if number == last:", "if not update:"),
+        ("if rank == 1 and number == 1: continue", "with timer:", "if not update:"),
+        ("if rank == 1 and number == 1: raise ValueError", "if number == last:", "if not update:"),
+    ],
+)
+def test_a_round_left_out_shows_where_a_later_round_makes_more_calls(
+    skip: str, every: str, line: str, tmp_path: Path
+) -> None:
+    path = program(tmp_path, LEFT_OUT.format(skip=skip, every=every))
+    sides = side([0], at(path, "one")), side([1], at(path, "other"))
+    finding = judged(*sides, ran=Ran(always_ran))
+    took, other = ((1,), (0,)) if line == skip else ((0,), (1,))
+    assert told(finding) == (line, {TOOK: took, NOT: other})
+
+
 SIZES = {
     "an argument": "reduce(ones(4 if late else 8))  # call",
     "a dimension": "reduce(ones(2, 4 if late else 8))  # call",
