@@ -116,6 +116,33 @@ CASES = {
         [2],
         "if wrong(step):",
     ),
+    "two are left out of a list by one condition in another": Case(
+        """
+        ops, quick = [P2POp(dist.irecv, y, left)], not wrong(step)
+        if step < 5:
+            if quick:
+                ops.append(P2POp(dist.isend, x, right))
+        for work in dist.batch_isend_irecv(ops): work.wait()
+        """,
+        ("SC204", "SC304"),
+        [2],
+        "if quick:",
+        ("if step < 5:",),
+    ),
+    "two are left out of a list by two conditions": Case(
+        """
+        ops, z = [P2POp(dist.irecv, y, left), P2POp(dist.irecv, torch.zeros(4), right)], torch.ones(4)
+        if not wrong(step):
+            ops.append(P2POp(dist.isend, x, right))
+        if step != 1 or not wrong(1):
+            ops.append(P2POp(dist.isend, z, left))
+        for work in dist.batch_isend_irecv(ops): work.wait()
+        """,
+        ("SC204", "SC304"),
+        [2],
+        "if step != 1 or not wrong(1):",
+        ("if not wrong(step):",),
+    ),
     "a receive is left out of a row of works": Case(
         """
         works = [dist.isend(x, right)]

@@ -29,6 +29,8 @@ _BATCH = "batch_isend_irecv"
 _OPS = {"isend": "send", "irecv": "recv", "send": "send", "recv": "recv"}
 OTHER_END = {"send": "recv", "recv": "send"}
 """The call at the other end of a message."""
+_MOST = 3
+"""Conditions, one of which is known to have left a message out, beyond which none is named."""
 _DEPTH = 6
 """Names and functions that are followed from one to the next."""
 
@@ -45,11 +47,13 @@ class ListedMessage:
 class Shorter:
     """The line of a condition by which a list lacks a message.
 
-    ``true`` says that the condition holds where the message is in the list.
+    ``true`` says that the condition holds where the message is in the list. ``others`` are lines of conditions that may
+    have left it out as well.
     """
 
     source: Source
     true: bool
+    others: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,9 +82,10 @@ class _Change:
 
 
 def shorter_by(at: Source, rank: int, size: int, lacks: ListedMessage, made: Sequence[ListedMessage]) -> Shorter | None:
-    """The one condition by which the list that this rank (global, of ``size``) gave a line lacks a message.
+    """The condition by which the list that this rank (global, of ``size``) gave a line lacks a message.
 
-    ``made`` are those that it has. None where the text has none, or several that it may be.
+    ``made`` are those that it has. Of several that it may be the innermost comes first. None where the text has none,
+    or more than a few.
     """
     text = text_of(at.file)
     function = None if text is None else text.function(at.function, at.line)
@@ -104,15 +109,18 @@ def shorter_by(at: Source, rank: int, size: int, lacks: ListedMessage, made: Seq
             continue
         found += [
             (one, change.adds, holds)
-            for one, holds in told
+            for one, holds in reversed(told)
             if (one.line, one.true) not in met and not (change.adds and holds)
         ]
     certain = [one for one in found if one[2] is not None]
-    lines = {one.line: (one, adds) for one, adds, _ in certain or found}
-    if len(lines) != 1:
+    lines: dict[int, tuple[_Condition, bool]] = {}
+    for one, adds, _ in certain or found:
+        lines.setdefault(one.line, (one, adds))
+    if not 1 <= len(lines) <= _MOST:
         return None
-    [(line, (condition, adds))] = lines.items()
-    return Shorter(Source(at.file, line, text.name_at(line), text.line(line)), condition.true is adds)
+    first, *others = (Source(at.file, line, text.name_at(line), text.line(line)) for line in lines)
+    condition, adds = lines[first.line]
+    return Shorter(first, condition.true is adds, tuple(others))
 
 
 def _is_made(

@@ -19,7 +19,7 @@ from simcoll.core.record import Group, Source
 from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.describe import minority, presence_text
-from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
+from simcoll.verifier.findings.finding import EarlierDivergence, Finding, Parting, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, FIELD_RULES
 from simcoll.verifier.program_text.forks import fork_of
 from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
@@ -160,7 +160,8 @@ def _with_parting(finding: Finding, ran: Ran) -> Finding:
     if finding.came_apart is not None:
         found, parting = _parting(finding.came_apart.sides, ran, finding.group)
         if parting is not None:
-            return replace(finding, parted=parting)
+            told = replace(finding, parted=parting)
+            return told if found is None else _as_skipped_earlier(told, finding.came_apart, found)
     skipped, at_once = finding.code == CALL_SKIPPED.code, _waits_in_messages(finding)
     found, parting = _parting(finding.sides, ran, finding.group, at_once=at_once, skipped=skipped)
     told = replace(finding, parted=parting)
@@ -274,6 +275,17 @@ def _as_skipped(finding: Finding, found: Between) -> Finding:
         culprits=minority(makers.ranks, lackers.ranks),
         sides=tuple(sides[id(side)] for side in finding.sides),
     )
+
+
+def _as_skipped_earlier(finding: Finding, apart: EarlierDivergence, found: Between) -> Finding:
+    """The finding on a call skipped or extra where its ranks came apart, if the fork says so; with what showed it."""
+    before = tuple(record for record in finding.before if record.sequence < apart.sequence)
+    there = replace(finding, sequence=apart.sequence, sides=apart.sides, differing=(), before=before, came_apart=None)
+    skipped = _as_skipped(there, found)
+    if skipped is there:
+        return finding
+    message = f"{skipped.message}; it shows at collective {finding.sequence}: {finding.message}"
+    return replace(skipped, message=message)
 
 
 def _told(found: Between, ways: Sequence[Way]) -> Parting:

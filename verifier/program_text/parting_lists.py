@@ -21,6 +21,8 @@ _ASKED = 64
 """Ranks whose lists are looked at."""
 _LATELY = 4096
 """Messages of a rank, the last ones, that are looked at."""
+_ENDS = 4
+"""Other ends that a list lacks, whose conditions are looked for."""
 _WITNESSES = 2
 """Ranks that have to make an end before one that lacks it is to blame."""
 
@@ -55,6 +57,7 @@ def with_shorter_list(
         if not lacking or not (makers or (alone and len(lacking) < len(lists))):
             continue
         found = _parted(line, peer, lacking[-1], wanted, makers, (peer.rank,))
+        found = _with_others(found, line, peer, lacking[-1], [traces[rank] for rank in makers])
         blamed = (peer.rank,) if len(makers) >= _WITNESSES and len(makers) > len(lackers) + 1 else ()
         return _told(finding, found, blamed)
     return _with_longer_list(finding, waiting, ListedMessage(op, peer.rank), others)
@@ -91,7 +94,24 @@ def _parted(
         return None
     did = (TOOK, NOT) if shorter.true else (NOT, TOOK)
     sides = [(tuple(sorted(ranks)), done) for ranks, done in zip((makers, lackers), did, strict=True)]
-    return Parting(shorter.source, tuple(one for one in sides if one[0]))
+    return Parting(shorter.source, tuple(one for one in sides if one[0]), others=shorter.others)
+
+
+def _with_others(
+    parted: Parting | None, line: Source, lacker: Trace, made: _List, makers: Sequence[Trace]
+) -> Parting | None:
+    """The parting with the conditions by which a list lacks other ends as well, which all makers have there."""
+    if parted is None or not makers:
+        return parted
+    mine = {_away(one, lacker) for one in made}
+    theirs = [{_away(one, trace) for one in lists[-1]} for trace in makers if (lists := _lists(trace, line))]
+    found = {parted.source.line: parted.source, **{one.line: one for one in parted.others}}
+    for end in sorted(set.intersection(*theirs) - mine, key=lambda one: (one.op, one.distance))[:_ENDS]:
+        wanted = ListedMessage(end.op, (lacker.rank + end.distance) % lacker.world_size)
+        shorter = shorter_by(line, lacker.rank, lacker.world_size, wanted, made)
+        for one in () if shorter is None else (shorter.source, *shorter.others):
+            found.setdefault(one.line, one)
+    return replace(parted, others=tuple(found.values())[1:])
 
 
 def _lines_of_lists(waiting: Trace, others: Sequence[Trace], rank: Trace) -> Iterator[Source]:

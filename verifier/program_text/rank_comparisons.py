@@ -229,7 +229,7 @@ def _behind(text: Text, function: Function, parts: Sequence[ast.expr]) -> Iterat
     if function is not text.tree:
         own = {name for targets, _ in writes for name in targets} | _parameters(function)
         writes += [(targets - own, behind) for targets, behind in _writes(text.tree, (), modules)]
-    names, seen = set[str](), set[int]()
+    names, seen, ranks = set[str](), set[int](), _names_of_rank(text)
     todo: list[ast.AST] = [*parts]
     while todo:
         node = todo.pop()
@@ -238,11 +238,26 @@ def _behind(text: Text, function: Function, parts: Sequence[ast.expr]) -> Iterat
         seen.add(id(node))
         yield node
         todo += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Lambda)]
+        todo += [_not_zero(test) for test in _tested_in(node) if _is_rank(test) or name_of(test) in ranks]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             todo += _body_of(text, node.func.id)
         if isinstance(node, ast.Name) and node.id not in names:
             names.add(node.id)
             todo += [part for targets, behind in writes if node.id in targets for part in behind]
+
+
+def _tested_in(node: ast.AST) -> list[ast.expr]:
+    """The expressions whose truth an expression asks for."""
+    if isinstance(node, ast.IfExp):
+        return [node.test]
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    return [node.operand] if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else []
+
+
+def _not_zero(rank: ast.expr) -> ast.Compare:
+    """What the truth of a rank says."""
+    return ast.copy_location(ast.Compare(rank, [ast.NotEq()], [ast.copy_location(ast.Constant(0), rank)]), rank)
 
 
 @lru_cache(maxsize=64)
@@ -273,7 +288,8 @@ def _writes(
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             continue
-        conditions = (*around, child.test) if isinstance(child, ast.If) else around
+        # An ``and`` of one part: the truth of the test is asked for.
+        conditions = (*around, ast.BoolOp(ast.And(), [child.test])) if isinstance(child, ast.If) else around
         targets, values = _written(child, modules)
         if targets:
             yield targets, [*values, *conditions]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from simcoll.core.record import Source
 from simcoll.core.source_roots import OWN, kind_of
+from simcoll.spec.call import Buffer
 from simcoll.verifier.findings.finding import Side
 from simcoll.verifier.program_text.forks import (
     Fork,
@@ -161,8 +162,8 @@ def _left_out(steps: Sequence[Step], frame: Source, there: Way, gone: Way) -> It
 
 
 def _values_apart(a: Way, b: Way) -> Iterator[Between]:
-    """Both are at one line, with another operation, root or dtype: conditions by which the program chooses it."""
-    for one, other in zip(_stated(a.side), _stated(b.side), strict=True):
+    """Both are at one line, with another operation, root, dtype or size: conditions by which the program chooses it."""
+    for one, other in [*zip(_stated(a.side), _stated(b.side), strict=True), *_sizes_apart(a.side, b.side)]:
         if one == other or "" in (one, other):
             continue
         for frame in reversed(a.frames):
@@ -174,11 +175,24 @@ def _values_apart(a: Way, b: Way) -> Iterator[Between]:
 
 def _stated(side: Side) -> tuple[str, str, str]:
     """The reduce operation, root and dtype of a side's call, each empty where it has none."""
-    call = side.call
+    call, buffer = side.call, _first_buffer(side)
     if call is None:
         return "", "", ""
-    dtype = next((buffer.dtype for buffer in (*call.inputs, *call.outputs)), "")
-    return call.reduce_op or "", "" if call.root is None else str(call.root), dtype
+    root = "" if call.root is None else str(call.root)
+    return call.reduce_op or "", root, "" if buffer is None else buffer.dtype
+
+
+def _sizes_apart(a: Side, b: Side) -> list[tuple[str, str]]:
+    """The lengths of two sides' tensors along the one dimension in which they differ, if there is one."""
+    shapes = [() if buffer is None else buffer.shape for buffer in (_first_buffer(a), _first_buffer(b))]
+    if len(shapes[0]) != len(shapes[1]):
+        return []
+    apart = [(str(one), str(other)) for one, other in zip(*shapes, strict=True) if one != other]
+    return apart if len(apart) == 1 else []
+
+
+def _first_buffer(side: Side) -> Buffer | None:
+    return None if side.call is None else next(iter((*side.call.inputs, *side.call.outputs)), None)
 
 
 def _left(step: Step, loop: Fork, frame: Source, there: Way, gone: Way, *, to_behind: bool = False) -> list[Between]:
@@ -221,6 +235,8 @@ def _apart_in(a: Way, b: Way, depth: int) -> Iterator[Between]:
     again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [Between(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
+    if again and not (early.past or late.past):
+        left_out += _rounds_left_out(late, early, depth, level)
     if late.past:
         left_out += _left_behind(late, early, depth, level) or _rounds(early, late, depth)
     # An exception is an answer only where nothing else is.
@@ -252,6 +268,21 @@ def _left_behind(gone: Way, there: Way, depth: int, level: int) -> list[Between]
     found = [Between(fork, frame, gone, there) for fork in exits if fork.line > frame.line]
     head = fork_of(loops[-1]) if loops and header_parts(loops[-1].parent) else None
     return found if head is None else [*found, Between(head, frame, there, gone)]
+
+
+def _rounds_left_out(ahead: Way, other: Way, depth: int, level: int) -> list[Between]:
+    """Exits by which a side may have left out a round of the loop around both, if a later round alone takes it there.
+
+    Rounds make the same calls, so that nothing shows until a round that makes more, such as every tenth or the last.
+    """
+    steps = _steps(ahead.frames[depth])
+    inside = [number for number, step in enumerate(steps[: level + 1]) if isinstance(step.parent, Loop)]
+    if not inside or not any(isinstance(step.parent, ast.If) for step in steps[level + 1 :]):
+        return []
+    loop = steps[inside[-1]].parent
+    exits = [one for step in _steps(other.frames[depth])[inside[-1] : level + 1] for one in exits_before(step)]
+    left_out = [replace(one, alike=False) for one in exits if not one.raises and may_differ(one, loop)]
+    return [Between(one, ahead.frames[depth], ahead, other) for one in left_out]
 
 
 def _next(way: Way, depth: int) -> tuple[str, int, Function | None] | None:

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from simcoll.core.record import Source
-from simcoll.verifier.program_text.message_lists import ListedMessage, shorter_by
+from simcoll.verifier.program_text.message_lists import ListedMessage, Shorter, shorter_by
 
 HEAD = """
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -152,23 +152,68 @@ SHAPES = {
     ),
 }
 OPEN = {
-    "two that it may be": """
-        ops = [P2POp(dist.isend, x, right)]
-        if batch.good:
-            if batch.more:
-                ops.append(P2POp(dist.irecv, y, left))
-    """,
     "one that is known to hold": """
         ops = [P2POp(dist.isend, x, right)]
         if rank == 2:
             ops.append(P2POp(dist.irecv, y, left))
     """,
     "none": "ops = made(x, y)",
+    "more than a few that it may be": """
+        ops = [P2POp(dist.isend, x, right)]
+        if batch.a and batch.b:
+            if batch.c:
+                if batch.d:
+                    if batch.e:
+                        ops.append(P2POp(dist.irecv, y, left))
+    """,
+}
+SEVERAL = {
+    "one in the other": (
+        """
+        ops = [P2POp(dist.isend, x, right)]
+        if batch.good:
+            if batch.more:
+                ops.append(P2POp(dist.irecv, y, left))
+        """,
+        ["if batch.more:", "if batch.good:"],
+    ),
+    "exits": (
+        """
+        def build():
+            ops = [P2POp(dist.isend, x, right)]
+            if batch.last:
+                return ops
+            if not batch.more:
+                return ops
+            return [*ops, P2POp(dist.irecv, y, left)]
+        ops = build()
+        """,
+        ["if not batch.more:", "if batch.last:"],
+    ),
+    "one after the other": (
+        """
+        ops = [P2POp(dist.isend, x, right), P2POp(dist.irecv, y, left)]
+        if batch.last:
+            ops.pop()
+        if batch.short:
+            ops = ops[:-1]
+        """,
+        ["if batch.short:", "if batch.last:"],
+    ),
+    "one that is known to have left it out": (
+        """
+        ops = [P2POp(dist.isend, x, right)]
+        if batch.good:
+            if rank != 2:
+                ops.append(P2POp(dist.irecv, y, left))
+        """,
+        ["if rank != 2:"],
+    ),
 }
 
 
-def found(tmp_path: Path, text: str, given: str) -> tuple[str, bool] | None:
-    """The text of the condition by which rank 2 of 4 lacks a receive from rank 1, and how it is where that is made."""
+def found(tmp_path: Path, text: str, given: str) -> Shorter | None:
+    """The conditions by which rank 2 of 4 lacks a receive from rank 1."""
     path = tmp_path / "train.py"
     body = "".join(f"    {line}\n" for line in dedent(text).strip().splitlines())
     path.write_text(
@@ -176,8 +221,7 @@ def found(tmp_path: Path, text: str, given: str) -> tuple[str, bool] | None:
     )
     lines = path.read_text().splitlines()
     at = Source(str(path), len(lines), "exchange", lines[-1].strip())
-    told = shorter_by(at, 2, 4, FROM_LEFT, [TO_RIGHT])
-    return None if told is None else (told.source.code, told.true)
+    return shorter_by(at, 2, 4, FROM_LEFT, [TO_RIGHT])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -185,12 +229,20 @@ def test_the_condition_by_which_a_list_lacks_a_message_is_named(shape: str, tmp_
     text, given, line, true = SHAPES[shape]
     told = found(tmp_path, text, given)
     assert told is not None
-    assert line in told[0]
-    assert told[1] is true
+    assert line in told.source.code
+    assert (told.true, told.others) == (true, ())
+
+
+@pytest.mark.parametrize("shape", SEVERAL)
+def test_all_of_a_few_conditions_that_may_have_left_it_out_are_named(shape: str, tmp_path: Path) -> None:
+    text, lines = SEVERAL[shape]
+    told = found(tmp_path, text, "ops")
+    assert told is not None
+    assert [told.source.code, *(one.code for one in told.others)] == lines
 
 
 @pytest.mark.parametrize("shape", OPEN)
-def test_a_list_that_may_lack_it_by_several_or_by_none_tells_nothing(shape: str, tmp_path: Path) -> None:
+def test_a_list_that_may_lack_it_by_many_or_by_none_tells_nothing(shape: str, tmp_path: Path) -> None:
     assert found(tmp_path, OPEN[shape], "ops") is None
 
 

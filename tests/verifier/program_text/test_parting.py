@@ -12,7 +12,7 @@ import pytest
 
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.finding import CallPlace, Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.finding import CallPlace, EarlierDivergence, Finding, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.program_text.parting import Ran, ran_by, ran_nothing, with_partings
 from tests.support.traces import trace_of
@@ -969,6 +969,107 @@ def test_a_call_that_only_some_ranks_came_by_is_skipped_or_extra(tmp_path: Path)
     skipped = judged(side([0], at(path, "other")), side([1, 2], at(path, "one")))
     assert (skipped.code, skipped.culprits) == ("SC202", (0,))
     assert RULES["SC202"].name == "call-skipped"
+
+
+LEFT_OUT = """
+    def step():
+        for number, batch in enumerate(loader):
+            {skip}
+            forward(batch)  # one
+            if not update:
+                continue
+            {every}
+                log(number)  # other
+"""
+
+
+@pytest.mark.parametrize(
+    ("skip", "every", "line"),
+    [
+        ("if rank == 1 and number == 1: continue", "if number == last:", "if rank == 1 and number == 1: continue"),
+        ("if number == rank: continue", "if number % 10 == 0:", "if number == rank: continue"),
+        ("if number == 1: continue", "if number == last:", "if not update:"),
+        ("if rank == 1 and number == 1: continue", "with timer:", "if not update:"),
+        ("if rank == 1 and number == 1: raise ValueError", "if number == last:", "if not update:"),
+    ],
+)
+def test_a_round_left_out_shows_where_a_later_round_makes_more_calls(
+    skip: str, every: str, line: str, tmp_path: Path
+) -> None:
+    path = program(tmp_path, LEFT_OUT.format(skip=skip, every=every))
+    sides = side([0], at(path, "one")), side([1], at(path, "other"))
+    finding = judged(*sides, ran=Ran(always_ran))
+    took, other = ((1,), (0,)) if line == skip else ((0,), (1,))
+    assert told(finding) == (line, {TOOK: took, NOT: other})
+
+
+SIZES = {
+    "an argument": "reduce(ones(4 if late else 8))  # call",
+    "a dimension": "reduce(ones(2, 4 if late else 8))  # call",
+    "a name": """size = 4 if late else 8  # <-
+            reduce(ones(size))  # call""",
+    "an if": """size = 8
+            if late:  # <-
+                size = 4
+            reduce(ones(size))  # call""",
+}
+
+
+@pytest.mark.parametrize("program_text", SIZES)
+@pytest.mark.parametrize("sizes", [((4,), (8,)), ((2, 4), (2, 8)), ((4,), (5,)), ((8, 4), (4, 8))])
+def test_a_condition_by_which_the_program_chooses_a_size_is_named(
+    program_text: str, sizes: tuple[tuple[int, ...], tuple[int, ...]], tmp_path: Path
+) -> None:
+    path = program(tmp_path, f"def step():\n            {SIZES[program_text]}\n")
+    one, other = (replace(CALL, inputs=(Buffer(shape, "float32"),)) for shape in sizes)
+    here = at(path, "call")
+    finding = judged(replace(side([1], here), call=one), replace(side([0, 2], here), call=other))
+    if (sizes[0][-1], sizes[1][-1]) != (4, 8) or sizes[0][:-1] != sizes[1][:-1]:
+        assert finding.parted is None
+        return
+    lines = path.read_text().splitlines()
+    line = next((one for one in lines if one.endswith("# <-")), lines[1]).strip().partition("  #")[0]
+    assert told(finding) == (line, {TOOK: (1,), NOT: (0, 2)})
+
+
+LATER = """
+    def step():
+        if rank == 1:
+            {late}
+            reduce(a)  # one
+        else:
+            {other}
+        reduce(b)  # two
+        reduce(c)  # three
+"""
+
+
+@pytest.mark.parametrize("ranks", [(0,), (0, 2, 3)])
+def test_a_skipped_call_that_shows_at_a_later_one_is_one_where_the_ranks_came_apart(
+    ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    path = program(tmp_path, LATER.format(late="log()", other="pass"))
+    finding = came_apart(path, ranks)
+    assert (finding.code, finding.sequence, finding.culprits) == ("SC202", 3, () if len(ranks) == 1 else (1,))
+    assert [[one.source.line for one in side.sources] for side in finding.sides] == [[6 + 1], [4]]
+    assert (finding.came_apart, finding.differing, [one.sequence for one in finding.before]) == (None, (), [2])
+    assert finding.message.endswith("; it shows at collective 5: sizes differ")
+    assert told(finding) == ("if rank == 1:", {TOOK: (1,), NOT: ranks})
+
+
+def test_it_is_none_where_the_other_way_makes_calls_too(tmp_path: Path) -> None:
+    finding = came_apart(program(tmp_path, LATER.format(late="log()", other="reduce(d)")), (0,))
+    assert (finding.code, finding.sequence, finding.message) == ("SC102", 5, "sizes differ")
+    assert (finding.came_apart is None, told(finding)) == (False, ("if rank == 1:", {TOOK: (1,), NOT: (0,)}))
+
+
+def came_apart(path: Path, ranks: tuple[int, ...]) -> Finding:
+    """The finding on a difference in size at collective 5 of these ranks and rank 1, which came apart before."""
+    apart = EarlierDivergence(3, (side(ranks, at(path, "two")), side([1], at(path, "one"))))
+    before = tuple(Record("0", number, CALL, Source("train.py", 1, "step"), State.COMPLETED) for number in (2, 3, 4))
+    sides = side(ranks, at(path, "three")), side([1], at(path, "two"))
+    asked = Finding("SC102", Severity.ERROR, "sizes differ", GROUP, sequence=5, sides=sides, differing=("shape",))
+    return with_partings([replace(asked, ranks=(*ranks, 1), before=before, came_apart=apart)], ran_nothing)[0]
 
 
 RETURNS = """

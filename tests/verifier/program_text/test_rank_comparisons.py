@@ -102,6 +102,45 @@ PROGRAMS = {
 }
 
 
+ZERO = {
+    "a slice": """
+        def step():
+            reduce(x[: n if rank else m])  # here  # <-
+    """,
+    "not the rank": """
+        def step():
+            size = n if not dist.get_rank() else m  # <-
+            reduce(x[:size])  # here
+    """,
+    "another name of the rank": """
+        r = dist.get_rank()
+
+        def step():
+            y = x
+            if r:  # <-
+                y = x[:3]
+            reduce(y)  # here
+    """,
+    "one of two conditions": """
+        def step():
+            reduce(x[: n if late or rank else m])  # here  # <-
+    """,
+}
+
+
+@pytest.mark.parametrize("program", ZERO)
+def test_the_truth_of_the_rank_is_a_comparison_with_zero(program: str, tmp_path: Path) -> None:
+    found = parted(tmp_path, ZERO[program], odd=(0,))
+    assert found.parted is not None
+    assert found.parted.source.code.endswith("# <-")
+    assert {ranks for ranks, _ in found.parted.sides} == {(0,), (1, 2, 3)}
+    assert parted(tmp_path, ZERO[program], odd=(2,)).parted is None
+
+
+def test_a_rank_that_is_a_number_is_asked_for_no_truth(tmp_path: Path) -> None:
+    assert parted(tmp_path, "def step():\n    reduce(x[: sizes[rank]])  # here\n", odd=(0,)).parted is None
+
+
 def parted(folder: Path, text: str, *, odd: Sequence[int] = (2,)) -> Finding:
     path = folder / "train.py"
     path.write_text(dedent(text).lstrip())
