@@ -36,13 +36,13 @@ class Discards:
                         found.setdefault(trace.rank, []).append((since, until, optimized))
         return cls({rank: sorted(spans, key=itemgetter(1)) for rank, spans in found.items()})
 
-    def span(self, values: CollectiveValues) -> int | None:
+    def span(self, values: CollectiveValues, *, optimized: bool = False) -> int | None:
         """The clearing, on the first rank, after which all ranks made a call whose gradients they threw away; None if
-        one did not, or none of them has an optimizer: one may step for all.
+        one did not; or, where it has to be ``optimized``, if none of them has an optimizer: one may step for all.
         """
         found = [self._of(values.group.ranks[one.group_rank], one.cleared) for one in values.ranks]
         known = [one for one in found if one is not None]
-        return known[0][0] if len(known) == len(found) and any(optimized for _, optimized in known) else None
+        return known[0][0] if len(known) == len(found) and any(mine >= optimized for _, mine in known) else None
 
     def _of(self, rank: int, cleared: int) -> tuple[int, bool] | None:
         spans = self.spans.get(rank, ())

@@ -397,13 +397,14 @@ def _search(rounds: Sequence[_Round], *, scaled: bool) -> _Search:
 
 def _unused(calls: Sequence[CollectiveValues], suspects: _Suspects, discards: Discards) -> dict[_Line, _Search]:
     """Of each line whether its values that are not finite were thrown away: what a step has used stays in the weights.
-    At the end they may have been for ``_RECOVERING`` rounds: a rank that has nothing else any more is reported.
+    At the end they may have been for ``_RECOVERING`` rounds, where optimizers make the steps: a rank that has nothing
+    else any more is reported.
     """
     finite: dict[_Line, int] = {}
     rest: dict[_Line, set[int | None]] = {}
     for place, values in enumerate(calls if discards.spans else ()):
         bad = {one.group_rank for one in suspects[place]}
-        span = discards.span(values) if bad else None
+        span = discards.span(values, optimized=True) if bad else None
         for line, one in _senders(values):
             if not bad:
                 finite[line], rest[line] = place, set()

@@ -270,6 +270,19 @@ def steps_of_the_first_rank(rank: int) -> None:
     model.zero_grad()
 
 
+def own_steps_left_out(rank: int) -> None:
+    """What was finite later was not used, however the program makes its steps."""
+    model = DistributedDataParallel(Net())
+    for step in range(6):
+        model.zero_grad()
+        (model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 3 else 1.0)).backward()
+        gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
+        if all(bool(gradient.isfinite().all()) for gradient in gradients):
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter.sub_(gradient, alpha=0.01)
+
+
 def padding_that_is_sent_once(rank: int) -> None:
     """Each rank reads what the others have filled, and no more of it."""
     sent = torch.full((RANKS, 8), NAN if rank == 1 else 0.0)
@@ -317,6 +330,7 @@ CORRECT = [
     batches_left_out,
     first_steps_left_out,
     steps_of_the_first_rank,
+    own_steps_left_out,
     padding_that_is_sent_once,
     padding_of_what_is_gathered_then,
     an_average_that_begins_with_nothing,
