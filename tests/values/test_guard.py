@@ -165,6 +165,7 @@ def test_a_time_limit_in_a_digest_on_real_ranks(last: bool) -> None:
     assert outcome.results == dict.fromkeys((0, 1), 8.0 if last else 4.0)
     assert outcome.report.findings == ()
     [note] = outcome.report.notes
+    assert all((trace.slots["finished_ns"] > 0).all() for trace in outcome.traces)
     assert "this collective and 1 later ones, as the program was interrupted in a check: " in note
 
 
