@@ -305,20 +305,23 @@ class Entry:
 
     def finished(self, state: State = State.COMPLETED) -> None:
         """Note that the call ended, as far as the host sees."""
-        if self.values is not None and state is State.COMPLETED:
-            self.values.ended()
-        if self.timed is not None and state is State.COMPLETED:
-            return
-        self.log.box.advance(self.ticket, state)
+        try:
+            if self.values is not None and state is State.COMPLETED:
+                self.values.ended()
+        finally:
+            if self.timed is None or state is not State.COMPLETED:
+                self.log.box.advance(self.ticket, state)
 
     def waited_for(self) -> None:
         """Note that a thread has waited for the call, which ended well."""
-        if self.values is not None:
-            self.values.ended()
-        if self.timed is None:
-            self.log.box.advance(self.ticket)
-        else:
-            self.timed.awaited()
+        try:
+            if self.values is not None:
+                self.values.ended()
+        finally:
+            if self.timed is None:
+                self.log.box.advance(self.ticket)
+            else:
+                self.timed.awaited()
 
     def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
         """Note the times at which a device began and ended the call (0: it runs)."""

@@ -49,6 +49,9 @@ _REAL = {"complex64": "float32", "complex128": "float64"}
 _OF_BOOL = {"sum": "max", "bor": "max", "product": "min", "band": "min"}
 """The operations that add, or multiply, truth values."""
 
+_INTEGERS = frozenset({f"{sign}int{width}" for sign in ("", "u") for width in (8, 16, 32, 64)})
+"""With which computers calculate: others are only moved."""
+
 _EXACT = frozenset({"min", "max", "product", "band", "bor", "bxor"})
 
 
@@ -165,7 +168,7 @@ def operator(reduce_op: str | None, dtype: str) -> str | None:
         return reduce_op if reduce_op in ("sum", "avg", "min", "max", "product") else None
     if dtype == "uint64" and reduce_op in ("min", "max"):
         return None
-    return reduce_op if reduce_op == "sum" or reduce_op in _EXACT else None
+    return reduce_op if dtype in _INTEGERS and (reduce_op == "sum" or reduce_op in _EXACT) else None
 
 
 def folded(operation: str | None, dtype: str) -> str | None:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.value_laws import SUMMED_BLOCK, judged, signs
-from simcoll.values.digests import ROW, SideDigest, side_digest
+from simcoll.values.digests import SideDigest, side_digest
+from simcoll.values.folding import ROW
 
 HOST_CHUNK = SUMMED_BLOCK
 """Integers that are worked on together on a host: all that is made of them fits its caches."""

@@ -10,44 +10,51 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.core.strides import span
-from simcoll.values.folding import ADDED, FACTOR
+from simcoll.values.folding import ADDED, FACTOR, ROW, SMALL
 
 _Item = TypeVar("_Item")
 
 _LAST_SECONDS = 0.5
 
-_ROW = 255
-"""Words that are added up. An odd number: rows of a matrix that are exchanged do not fall on rows of words."""
-
-_SMALL = 1 << 15
-"""Bytes up to which a tensor is hashed word by word."""
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_DISPATCH = torch.Tensor.__torch_dispatch__
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
+@contextmanager
+def apart() -> Iterator[None]:
+    """Compute what autograd, modes and functions of tensors' classes, torch's and the program's, know nothing of."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+        yield
+
+
 def is_plain(tensor: object) -> bool:
-    """True for a tensor that has memory of its own to be read, all of it: a storage may have been let go."""
-    return (
-        type(tensor) in _PLAIN
-        and isinstance(tensor, torch.Tensor)
-        and tensor.layout is torch.strided
-        and not tensor.is_quantized
-        and not tensor.is_nested
-        and tensor.device.type in ("cpu", "cuda")
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and tensor.untyped_storage().nbytes() >= _end_of(tensor)
-    )
+    """True for a tensor that has memory of its own to be read, all of it: a storage may have been let go. A class may
+    derive from torch's, if it does not say itself what operations do with its memory.
+    """
+    own = getattr(type(tensor), "__torch_dispatch__", None)
+    if not isinstance(tensor, torch.Tensor) or own is not _DISPATCH or is_lazy(tensor):
+        return False
+    with torch._C.DisableTorchFunction():
+        return (
+            tensor.layout is torch.strided
+            and not tensor.is_quantized
+            and not tensor.is_nested
+            and tensor.device.type in ("cpu", "cuda")
+            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            and tensor.untyped_storage().nbytes() >= _end_of(tensor)
+        )
 
 
 def _end_of(tensor: torch.Tensor) -> int:
@@ -114,21 +121,22 @@ class Hasher:
 
     def __init__(self) -> None:
         self._shape: object = None
-        self._owners = self._factors = torch.empty(0, dtype=torch.int64, device="cpu")
+        with apart():
+            self._owners = self._factors = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def digests(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """A number for each tensor, on their device, as int64; the tensors are plain ones of one device."""
-        with _disable_current_modes(), torch.no_grad():
+        with apart():
             pieces: dict[int, list[tuple[int, torch.Tensor]]] = defaultdict(list)
             words: list[tuple[int, torch.Tensor]] = []
             for place, tensor in enumerate(tensors):
                 flat = flat_row(tensor)
-                if flat.nbytes <= _SMALL:
+                if flat.nbytes <= SMALL:
                     pieces[flat.element_size()].append((place, _as_integers(flat)))
                     continue
-                row = _ROW * 8 // flat.element_size()
+                row = ROW * 8 // flat.element_size()
                 whole = flat.shape[0] - flat.shape[0] % row
-                words.append((place, aligned(flat[:whole]).view(torch.int64).reshape(-1, _ROW).sum(1)))
+                words.append((place, aligned(flat[:whole]).view(torch.int64).reshape(-1, ROW).sum(1)))
                 pieces[flat.element_size()].append((place, _as_integers(flat[whole:])))
             for _, parts in sorted(pieces.items()):
                 words += parts

@@ -31,6 +31,7 @@ from simcoll.spec.value_laws import (
     salt,
     spots,
 )
+from simcoll.values.folding import ADDED, FACTOR, ROW, SMALL
 
 Array: TypeAlias = Any
 """A numpy array or a tensor."""
@@ -42,14 +43,6 @@ _NOWHERE = 1 << 61
 
 _KINDS = 3
 """Numbers that are not finite: NaN, and two infinities."""
-
-_ADDED, _FACTOR = 0x5851F42D4C957F2D, 0x14057B7EF767814F
-
-_SMALL = 1 << 15
-"""Bytes of a part up to which it is hashed word by word."""
-
-ROW = 255
-"""Words in a row of a larger part. An odd number, so that a bit which flips in all words of a row shows in its sum."""
 
 _BLOCKS = 16
 """Blocks of floats that are read together: four megabytes on a host, which its caches hold for the next pass."""
@@ -247,7 +240,7 @@ def _read(block: Array, piece: Piece, library: Library, wanted: _Wanted) -> tupl
     """
     rows, hashes, sizes = len(piece.peers), None, None
     count, step = block.shape[0] // rows, library.chunk(block) * _BLOCKS
-    if wanted.hashed and block.nbytes // rows <= _SMALL:
+    if wanted.hashed and block.nbytes // rows <= SMALL:
         hashes = _row_sums(library.words(block, rows), piece.place, library, hashed=True)
     if wanted.measured and 2 * count < SUMMED_BLOCK:  # A complex number is two.
         sizes = _measured(block, rows, library, wanted)
@@ -332,8 +325,8 @@ def _row_sums(table: Array, place: int, library: Library, *, hashed: bool) -> Ar
     for start in range(0, width, step):
         part = table[:, start : start + step]
         if hashed:
-            part = part + _ADDED
-            part *= _FACTOR
+            part = part + ADDED
+            part *= FACTOR
             part ^= part >> 32 & 0xFFFFFFFF
         weighted = (part * odd[: part.shape[1]]).sum(1)
         if place + start:

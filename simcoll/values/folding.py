@@ -1,4 +1,6 @@
-"""Folds the digests of many items to a few bytes for the black box, from which the first that differs can be named."""
+"""The hash of words, and folds the digests of many items to a few bytes for the black box, from which the first that
+differs can be named.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,14 @@ import numpy.typing as npt
 
 ADDED, FACTOR = 0x5851F42D4C957F2D, 0x14057B7EF767814F
 """The constants of the hash of a word: it is multiplied, and its upper half is added to its lower one bit by bit."""
+
+SMALL = 1 << 15
+"""Bytes up to which data is hashed word by word; larger ones are laid out in rows, whose sums are hashed."""
+
+ROW = 255
+"""Words of eight bytes in such a row. An odd number: a bit that flips in all words of a row shows in its sum, and rows
+of a matrix that are exchanged do not fall on rows of words.
+"""
 
 STEPPED = "stepped parameters"
 """The kind of a second look at parameters: after the step that follows the first."""

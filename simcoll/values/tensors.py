@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.core.strides import is_dense
 from simcoll.spec.call import Call
@@ -24,9 +23,10 @@ from simcoll.spec.value_laws import SUMMED_BLOCK
 from simcoll.values.arrays import HOST_CHUNK, applies, host_signs, number
 from simcoll.values.choice import Choice
 from simcoll.values.clearings import clearings
-from simcoll.values.contents import HostCopy, aligned, is_plain
-from simcoll.values.digests import ROW, SideDigest, side_digest
+from simcoll.values.contents import HostCopy, aligned, apart, is_plain
+from simcoll.values.digests import SideDigest, side_digest
 from simcoll.values.faults import due_faults
+from simcoll.values.folding import ROW
 from simcoll.values.guard import EventBox, Guard
 from simcoll.values.scaling import scaling_round
 
@@ -260,7 +260,7 @@ class ValueWatch:
     def _digest(self, call: Call, sequence: int, tensors: Sequence[torch.Tensor], *, sent: bool) -> _Side | None:
         if not applies(call, self._rank, sent=sent):
             return None
-        with _disable_current_modes(), torch.no_grad():
+        with apart():
             rows = [_row(tensor) for tensor in tensors]
             found = side_digest(call, self._rank, self._size, sequence, rows, _TORCH, sent=sent)
             return None if found is None else _on_its_way(found)
@@ -283,7 +283,7 @@ class ValueWatch:
                 self._open.popleft()
                 if not first.here() and not first.comes(_LAST_SECONDS):
                     continue
-                with _disable_current_modes():
+                with apart():
                     numbers = first.numbers()
                 self._box.event("values", group=self._index, sequence=first.sequence, **numbers)
 

@@ -22,14 +22,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.core.patches import Patches
 from simcoll.core.record import source_document
 from simcoll.recorder.session import Session
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice
-from simcoll.values.contents import Arrivals, Hasher, HostCopy, flat_row, is_plain
+from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, flat_row, is_plain
 from simcoll.values.folding import folded
 from simcoll.wrapper.buckets import write_units
 from simcoll.wrapper.first_inputs import FirstInputs
@@ -43,7 +42,7 @@ _FIRST_WINDOWS = (0, 4)
 """Such steps that a sample takes in any case: the very first may be a calibration, for which ranks share their data."""
 
 _MOST_MODELS = 4
-_MOST_TENSORS = 32
+_MOST_TENSORS = 1024
 _LEAST_ELEMENTS = 8
 """Fewer elements, or elements that are all the same, are no data: a number of the step, a size, a temperature."""
 
@@ -175,15 +174,18 @@ class BatchWatch:
 
     def _look(self, module: nn.Module, known: _Model, number: int, items: Sequence[_Item]) -> _Pass | None:
         tensors = [item for item in items if isinstance(item, torch.Tensor)]
+        if len(tensors) > _MOST_TENSORS or not all(map(is_plain, tensors)):
+            return None
         devices = {tensor.device for tensor in tensors}
-        if len(devices) != 1 or len(tensors) > _MOST_TENSORS or not all(map(is_plain, tensors)):
+        if len(devices) != 1:
             return None
         if devices.pop().type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
-        digests = self._hasher.digests(tensors)
-        with _disable_current_modes(), torch.no_grad():
+        with apart():
+            digests = self._hasher.digests(tensors)
             copy = HostCopy.of(torch.cat([digests, *(_is_data(tensor) for tensor in tensors)]))
-        self._arrivals.add(copy, _Pending(known.index, number, _digest(items), _are_labels(tensors)))
+            labels = _are_labels(tensors)
+        self._arrivals.add(copy, _Pending(known.index, number, _digest(items), labels))
         state = random_state()
         if state is None:
             return None

@@ -2,26 +2,25 @@
 
 A program that looks at its gradients itself leaves out the step in which they are not finite. It may clear them by an
 optimizer or a module, or itself: that they are None, or zero on a host, shows when the next training pass of its model
-begins.
+begins. Who clears what is clear already, with no training pass in between, throws nothing away.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
-from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.core.patches import Patches
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.session import Session
 from simcoll.values.clearings import clearings
-from simcoll.values.contents import is_plain
+from simcoll.values.contents import apart, is_plain
 
 _MOST = 4096
 
@@ -37,37 +36,37 @@ class DiscardWatch:
     a step was made since.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, stepped_by_optimizer: Callable[[nn.Module], bool]) -> None:
+        """``stepped_by_optimizer``: whether this rank has an optimizer of any of a module's parameters."""
         self._session = session
+        self._stepped_by_optimizer = stepped_by_optimizer
         self._since: WeakKeyDictionary[Holder, int] = WeakKeyDictionary()
         self._parameters: WeakKeyDictionary[nn.Module, Sequence[ref[nn.Parameter]]] = WeakKeyDictionary()
         self._steps = False
+        self._entered: int | None = None
         self._written = 0
 
     def cleared(self, holder: Holder) -> None:
-        """Gradients are cleared."""
-        here, recorder = clearings.here, self._session.existing_recorder()
-        before, here.count = self._since.get(holder), here.count + 1
-        self._since[holder] = here.count
-        called = before is not None and here.digested >= before
-        if called and recorder is not None and self._written < _MOST:
-            self._written += 1
-            recorder.event("discarded", since=before, until=here.count)
+        """Gradients are about to be cleared."""
+        if type(holder).__hash__ is not None:
+            before = self._since.get(holder)
+            # Programs without a wrapper show no passes.
+            passed = self._entered is None or (before is not None and self._entered >= before)
+            self._clear(holder, before, thrown=passed or self._has_gradients(holder))
 
     def entered(self, model: nn.Module) -> None:
         """A pass of a model begins: if one in training has no gradients, they were cleared, however the program does
-        it; nothing is known of a program that makes its steps without an optimizer.
+        it.
         """
-        if not self._steps or not model.training or not torch.is_grad_enabled():
+        if not model.training or not torch.is_grad_enabled():
             return
-        known = self._parameters.get(model)
-        if known is None:
-            trained = [one for one in model.parameters() if one.requires_grad]
-            known = [ref(one) for one in trained[:: max(1, len(trained) // _LOOKED_AT)]]
-            self._parameters[model] = known
-        found = [one for one in (look() for look in known) if one is not None]
-        if found and all(one.grad is None or _is_zero(one.grad) for one in found):
-            self.cleared(model)
+        known = self._known(model)
+        if known and not any(map(_has_gradient, known)):
+            before = self._since.get(model)
+            self._clear(
+                model, before, thrown=before is not None and self._entered is not None and self._entered >= before
+            )
+        self._entered = clearings.here.count
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has made a step: it may have used the gradients of any module."""
@@ -75,12 +74,50 @@ class DiscardWatch:
         for holder in [one for one in self._since if one is optimizer or isinstance(one, nn.Module)]:
             del self._since[holder]
 
+    def _clear(self, holder: Holder, before: int | None, *, thrown: bool) -> None:
+        """Note a clearing; of what is ``thrown`` away since the one ``before`` it is written down."""
+        here, recorder = clearings.here, self._session.existing_recorder()
+        here.count += 1
+        self._since[holder] = here.count
+        called = before is not None and here.digested >= before
+        if thrown and called and recorder is not None and self._written < _MOST:
+            self._written += 1
+            recorder.event("discarded", since=before, until=here.count, optimized=self._is_optimized(holder))
+
+    def _is_optimized(self, holder: Holder) -> bool:
+        """True if a step of an optimizer would have used the gradients; the program's own step may have used them."""
+        return self._steps or isinstance(holder, Optimizer) or self._stepped_by_optimizer(holder)
+
+    def _has_gradients(self, holder: Holder) -> bool:
+        if isinstance(holder, nn.Module):
+            return any(map(_has_gradient, self._known(holder)))
+        parameters = (one for group in holder.param_groups for one in group["params"])
+        return any(map(_has_gradient, _some([one for one in parameters if one.grad is not None])))
+
+    def _known(self, model: nn.Module) -> list[nn.Parameter]:
+        known = self._parameters.get(model)
+        if known is None:
+            known = [ref(one) for one in _some([one for one in model.parameters() if one.requires_grad])]
+            self._parameters[model] = known
+        return [one for one in (look() for look in known) if one is not None]
+
+
+_Tensor = TypeVar("_Tensor", bound=torch.Tensor)
+
+
+def _some(tensors: Sequence[_Tensor]) -> Sequence[_Tensor]:
+    return tensors[:: max(1, len(tensors) // _LOOKED_AT)]
+
+
+def _has_gradient(parameter: torch.Tensor) -> bool:
+    return parameter.grad is not None and not _is_zero(parameter.grad)
+
 
 def _is_zero(gradient: torch.Tensor) -> bool:
     """True if the first elements of a gradient are zero, and its host knows."""
     if not is_plain(gradient) or gradient.device.type != "cpu":
         return False
-    with _disable_current_modes(), torch.no_grad():
+    with apart():
         return not gradient.reshape(-1)[:_ELEMENTS].any()
 
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from simcoll.recorder.dynamo import leave_uncompiled
 from simcoll.values.choice import Choice
-from simcoll.values.contents import Hasher, is_plain
+from simcoll.values.contents import Hasher, apart, is_plain
+from simcoll.values.guard import is_of_program
 from simcoll.wrapper.random_states import random_state
 
 _LAYERS = 4
@@ -62,7 +63,7 @@ class FirstInputs:
             self.close()
             return
         for tensor in (one for one in args if isinstance(one, torch.Tensor) and is_plain(one)):
-            with torch.no_grad():
+            with apart():
                 self._digests.append(Hasher().digests([tensor.detach().reshape(-1)[:_FIRST]]))
 
     def close(self, *unused: object) -> None:
@@ -89,12 +90,14 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _calling(function: Callable[..., None]) -> Callable[..., None]:
-    """A hook that changes nothing of the pass, whatever happens in it."""
+    """A hook that changes nothing of the pass, whatever happens in it but what interrupts the program itself."""
 
     def hook(*args: Any) -> None:
         try:
             function(*args)
-        except Exception:
+        except Exception as error:
+            if is_of_program(error):
+                raise
             # The evidence that it would have given excuses ranks; without it the verifier has the gradients.
             return
 

@@ -195,7 +195,14 @@ class Pipeline:
             both = arguments.tensors.get("inout", [])
             inputs, outputs = arguments.tensors.get("inputs", both), arguments.tensors.get("outputs", both)
             of_model = entry.of_model
-            entry.values = self._values.begin(entry.call, entry.sequence, inputs, outputs, of_model=of_model)
+            try:
+                entry.values = self._values.begin(entry.call, entry.sequence, inputs, outputs, of_model=of_model)
+            except BaseException:
+                # The program was interrupted before the backend had the call.
+                if flight is not None:
+                    flight.end()
+                entry.finished(State.FAILED)
+                raise
         try:
             if self._times is None or entry.prepared.use.device < 0:
                 return launch()

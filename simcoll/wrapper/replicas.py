@@ -11,7 +11,6 @@ wrote.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import os
@@ -160,7 +159,7 @@ class ReplicaWatch:
         self.guard = Guard(self._choice, session.existing_recorder, "steps")
         self.batches = BatchWatch(session, self._choice)
         self.randoms = RandomWatch(session, self._choice)
-        self.discards = DiscardWatch(session)
+        self.discards = DiscardWatch(session, lambda model: _has_optimizer(model.parameters()))
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
@@ -185,7 +184,7 @@ class ReplicaWatch:
         if not known.synchronises or not model.training or known.local or not _equalises(model):
             return
         place = calls_made(model.process_group)
-        stepping = known.steps > 0 or _has_optimizer(known.parameters)
+        stepping = known.steps > 0 or _has_optimizer(one for _, one in known.parameters)
         # Where the steps are the program's own, nothing tells whether one came before gradients were synchronised.
         if place is None or (place == known.place if stepping else known.apart):
             return
@@ -244,6 +243,8 @@ class ReplicaWatch:
 
     def steps(self, optimizer: Optimizer) -> None:
         """An optimizer is about to make a step."""
+        if not _can_be_followed(optimizer):
+            return
         placed = self._placed_of(optimizer)
         if placed is not None and placed.steps == 0:
             with self._choice.counted():
@@ -254,6 +255,8 @@ class ReplicaWatch:
         self.batches.stepped()
         self.randoms.stepped()
         self.discards.stepped(optimizer)
+        if not _can_be_followed(optimizer):
+            return
         if self._known.get(optimizer) != len(self._models):
             self._known[optimizer] = len(self._models)
             mine = {id(parameter) for parameter in _parameters(optimizer)}
@@ -492,8 +495,7 @@ def watch_replicas(patches: Patches) -> None:
     def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         _watch_later(patches)
         making(optimizer, *args, **kwargs)
-        # One that cannot be hashed is not followed.
-        with contextlib.suppress(TypeError):
+        if _can_be_followed(optimizer):
             _optimizers.here[optimizer] = None
 
     patches.replace(Optimizer, "__init__", made)
@@ -558,9 +560,14 @@ def _averaged(state: Any) -> set[int]:
     return {*dist.get_process_group_ranks(group if isinstance(group, dist.ProcessGroup) else dist.group.WORLD)}
 
 
-def _has_optimizer(parameters: Sequence[Named]) -> bool:
+def _can_be_followed(optimizer: Optimizer) -> bool:
+    """True if an optimizer can be a key."""
+    return type(optimizer).__hash__ is not None
+
+
+def _has_optimizer(parameters: Iterable[torch.Tensor]) -> bool:
     """True if this rank has an optimizer of any of these parameters."""
-    mine = {id(one) for _, one in parameters}
+    mine = {*map(id, parameters)}
     return any(id(one) in mine for optimizer in _optimizers.here for one in _parameters(optimizer))
 
 
@@ -591,9 +598,15 @@ def _settings(optimizer: Optimizer) -> dict[str, object]:
     found: dict[str, object] = {}
     for place, group in enumerate(optimizer.param_groups[:_MOST_GROUPS]):
         for name, value in group.items():
+            value = value.item() if _is_number_of_host(value) else value
             if type(value) in (int, float) or (type(value) is tuple and all(type(one) is float for one in value)):
                 found[name if place == 0 else f"{name} of parameter group {place}"] = value
     return found
+
+
+def _is_number_of_host(value: object) -> bool:
+    """True for a tensor of one number that can be read without waiting for a device: a learning rate may be one."""
+    return is_plain(value) and isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"
 
 
 def _modules_of(parameters: Sequence[torch.Tensor]) -> list[nn.Module]:

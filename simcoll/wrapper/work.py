@@ -289,6 +289,7 @@ class RecordedWork(Work):
         self._inner.synchronize()
         self._land()
         self._queued_behind()
+        self._look_behind()
 
     def block_current_stream(self) -> None:
         """Make the current stream wait without blocking the host."""
@@ -296,6 +297,14 @@ class RecordedWork(Work):
         self._landing = None  # nobody sees the end
         self._inner.block_current_stream()
         self._queued_behind()
+        self._look_behind()
+
+    def _look_behind(self) -> None:
+        """Look at the result, which the program may alter from here on: where the stream waits, or the call has ended.
+        What else has neither wait nor end is looked at by the wait that follows.
+        """
+        if self._entry.values is not None and (self._entry.timed is not None or self._inner.is_completed()):
+            self._entry.values.ended()
 
     def _queued_behind(self) -> None:
         """Note that later work on this thread's stream runs after the call."""

@@ -147,3 +147,16 @@ def test_a_digest_leaves_versions_gradients_and_modes_alone() -> None:
     assert tensor._version == version
     assert tensor.grad_fn is None
     assert spec_of(call).values is not None
+
+
+@pytest.mark.parametrize("dtype", ["bits8", "bits16"])
+@pytest.mark.parametrize("elements", [40, 70000])
+@pytest.mark.parametrize(("op", "fields"), [("broadcast", {"root": 0}), ("all_reduce", {"reduce_op": "sum"})])
+def test_numbers_with_which_nobody_calculates_are_moved(
+    dtype: str, elements: int, op: str, fields: dict[str, Any]
+) -> None:
+    kind: torch.dtype = getattr(torch, dtype)
+    row = torch.zeros(elements * kind.itemsize, dtype=torch.uint8).view(kind)
+    buffers = (Buffer((elements,), dtype),)
+    found = torch_digests(Call(op, op, buffers, buffers, **fields), 0, 1, [row], [row])
+    assert set(found) == {"sent", "received"} if op == "all_reduce" else {"sent"}

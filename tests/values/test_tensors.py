@@ -184,3 +184,107 @@ def test_a_large_tensor_in_inference_mode_and_then_one_outside() -> None:
     outcome = try_ranks(RANKS, program, backend="threaded", values="all")
     assert not outcome.report.notes
     assert [(one.code, one.culprits) for one in outcome.report.findings] == [("SC902", (1,))]
+
+
+def test_a_result_that_a_stream_waited_for_may_be_altered() -> None:
+    def program(rank: int) -> None:
+        for wait in ("synchronize", "block_current_stream"):
+            x = torch.ones(3)
+            work: Any = dist.all_reduce(x, async_op=True)
+            while not work._inner.is_completed():
+                time.sleep(0.001)
+            # Not every backend has both; what it answers is the same.
+            try:
+                getattr(work, wait)()
+            except RuntimeError:
+                work.wait()
+            x += rank
+            work.wait()
+
+    for backend in ("threaded", "gloo"):
+        assert found(program, backend) == []
+
+
+class Marked(torch.Tensor):  # type: ignore[misc,name-defined]
+    """A tensor whose class has memory of torch's."""
+
+
+def test_tensors_of_a_class_of_the_program_are_read() -> None:
+    def program(rank: int) -> None:
+        x = torch.full((4,), float("nan") if rank else 1.0)
+        dist.all_reduce(x.as_subclass(Marked))
+
+    assert found(program, "threaded") == [("SC901", (1,))]
+
+
+class Refusing(torch.overrides.TorchFunctionMode):  # type: ignore[misc,name-defined]
+    """The program forbids operations that a digest needs."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("cat", "detach"):
+            raise RuntimeError(f"the program forbids {function}")
+        return function(*args, **(kwargs or {}))
+
+
+def test_modes_of_the_program_see_no_digest() -> None:
+    def program(rank: int) -> None:
+        x = torch.full((4,), float("nan") if rank else 1.0)
+        work: Any = dist.all_reduce(x, async_op=True)
+        with Refusing():
+            work.wait()
+
+    outcome = try_ranks(2, program, backend="threaded", values="all")
+    assert (outcome.exceptions, outcome.report.notes) == ({}, ())
+    assert [one.code for one in outcome.report.findings] == ["SC901"]
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_a_call_in_a_transform_ends_no_check() -> None:
+    """Its tensor has no memory of its own."""
+
+    def program(rank: int) -> None:
+        def inner(x: Any) -> Any:
+            mine = x.detach().clone()
+            dist.all_reduce(mine)
+            return (x * mine).sum()
+
+        torch.func.grad(inner)(torch.ones(5))
+        dist.all_reduce(torch.full((4,), float("nan") if rank else 1.0))
+
+    outcome = try_ranks(2, program, backend="gloo", values="all")
+    assert (outcome.exceptions, outcome.report.notes) == ({}, ())
+    assert [(one.code, one.culprits) for one in outcome.report.findings] == [("SC901", (1,))]
+
+
+def drifts(rank: int, drifting: int, at: int) -> None:
+    """A metric of rank 1 is wrong after the second step, and rank ``drifting`` changes a weight after another one."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(6, 2))
+    torch.manual_seed(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(8):
+        optimizer.zero_grad()
+        model(torch.rand(4, 6)).square().mean().backward()
+        optimizer.step()
+        if step == 1:
+            if rank == 1:
+                due_faults.here.add(double_an_element)
+            dist.all_reduce(torch.ones(4))
+        if step == at and rank == drifting:
+            with torch.no_grad():
+                model.module.weight[0, 0] += 1
+
+
+@pytest.mark.parametrize(
+    ("drifting", "at", "codes"),
+    [
+        (1, 1, [("SC902", (1,))]),
+        (1, 5, [("SC902", (1,)), ("SC904", (1,))]),
+        (2, 1, [("SC902", (1,)), ("SC904", (2,))]),
+    ],
+)
+def test_a_wrong_result_hides_no_weight_but_those_that_follow_from_it(
+    drifting: int, at: int, codes: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    assert found(lambda rank: drifts(rank, drifting, at), "threaded", ranks=4) == codes

@@ -83,6 +83,28 @@ def test_some_ranks_only() -> None:
     assert finding.message.startswith("ranks 1-3 give the model the same batch")
 
 
+class Many(nn.Module):
+    """A model that takes a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, rows: Any) -> Any:
+        return torch.stack([self.layer(row).sum() for row in rows])
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_batches_of_many_tensors(same: bool) -> None:
+    def batch(rank: int, step: int) -> Any:
+        return [seeded(100 * step + one + (0 if same else 50 * rank)) for one in range(40)]
+
+    def program(rank: int) -> None:
+        train(rank, batch, lambda: DistributedDataParallel(Many()))
+
+    assert [one.code for one in findings(program, "threaded")] == (["SC905"] if same else [])
+
+
 def test_a_sample_of_the_passes() -> None:
     [finding] = findings(lambda rank: train(rank, lambda _, step: seeded(step), steps=40), "threaded", 2, "sample")
     assert finding.code == "SC905"

@@ -101,6 +101,52 @@ def test_a_change_before_a_pass_that_begins_with_no_call_is_told_at_its_step(at:
     assert f"after step {at + 1}; {before} all were equal" in finding.message
 
 
+def test_a_learning_rate_that_is_a_tensor_is_told() -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(plain())
+        rate = torch.tensor(0.01)
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+        for step in range(4):
+            if rank == 2 and step == 1:
+                rate.fill_(0.5)
+            optimizer.zero_grad()
+            model(torch.rand(4, 6) + rank).square().mean().backward()
+            optimizer.step()
+
+    [finding] = findings(program, "threaded")
+    assert (finding.code, finding.culprits) == ("SC904", (2,))
+    assert "lr is 0.0" in finding.message
+    assert "0.5 on rank 2" in finding.message
+
+
+class Weight(nn.Parameter):
+    """A parameter of a class of the program's."""
+
+
+def test_parameters_of_a_class_of_the_program_are_compared() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = Weight(torch.ones(6, 2))
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight
+
+    def program(rank: int) -> None:
+        model = DistributedDataParallel(Scaled())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.rand(4, 6) + rank).square().mean().backward()
+            optimizer.step()
+            if (rank, step) == (1, 1):
+                model.module.weight.data[0, 0] += 1
+
+    [finding] = findings(program, "threaded")
+    assert (finding.code, finding.culprits) == ("SC904", (1,))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_learning_rate_that_one_rank_changes_is_told(backend: str) -> None:
     [finding] = findings(lambda rank: train(rank, change_rate), backend)

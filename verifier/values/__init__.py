@@ -1,5 +1,7 @@
-"""Checks that the results of collectives follow from their inputs, by the digests that ranks wrote down.
+"""Judges the values of a job by the digests that its ranks wrote down.
 
-The findings name the ranks that sent the first NaN or infinity, the ranks whose result differs from the others', and
-results that break the row's law of values.
+Of collectives: the ranks that sent the first NaN or infinity (SC901), those whose result differs from the others'
+(SC902), and results that break the row's law of values (SC903). Of what ranks hold alike: weights, buffers and
+optimizer states that have drifted apart (SC904), and activations for which they draw different random numbers (SC906).
+Of what they have to share out: equal batches (SC905). And a note of what was not checked.
 """

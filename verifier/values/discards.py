@@ -17,30 +17,35 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Discards:
-    """By rank, in order, the numbers of two clearings of gradients that were not used in between."""
+    """By rank, in order, the numbers of two clearings of gradients that were not used in between, and whether an
+    optimizer would have used them: of the program's own steps nothing is known.
+    """
 
-    spans: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    spans: Mapping[int, Sequence[tuple[int, int, bool]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, traces: Iterable[Trace]) -> Discards:
         """Those that ranks wrote down."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        found: dict[int, list[tuple[int, int, bool]]] = {}
         for trace in traces:
             for event in trace.events:
                 if event.kind == "discarded":
                     since, until = number(event, "since"), number(event, "until")
                     if since is not None and until is not None:
-                        found.setdefault(trace.rank, []).append((since, until))
+                        optimized = event.data.get("optimized") is not False
+                        found.setdefault(trace.rank, []).append((since, until, optimized))
         return cls({rank: sorted(spans, key=itemgetter(1)) for rank, spans in found.items()})
 
-    def span(self, values: CollectiveValues) -> int | None:
+    def span(self, values: CollectiveValues, *, optimized: bool = False) -> int | None:
         """The clearing, on the first rank, after which all ranks made a call whose gradients they threw away; None if
-        one did not.
+        one did not; or, where it has to be ``optimized``, if none of them has an optimizer: one may step for all.
         """
         found = [self._of(values.group.ranks[one.group_rank], one.cleared) for one in values.ranks]
-        return None if None in found else found[0]
+        known = [one for one in found if one is not None]
+        return known[0][0] if len(known) == len(found) and any(mine >= optimized for _, mine in known) else None
 
-    def _of(self, rank: int, cleared: int) -> int | None:
+    def _of(self, rank: int, cleared: int) -> tuple[int, bool] | None:
         spans = self.spans.get(rank, ())
         first = bisect_right(spans, cleared, key=itemgetter(1))
-        return next((since for since, _ in spans[first : first + _AT_ONCE] if since <= cleared), None)
+        within = (one for one in spans[first : first + _AT_ONCE] if one[0] <= cleared)
+        return next(((since, optimized) for since, _, optimized in within), None)

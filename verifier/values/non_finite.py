@@ -12,6 +12,7 @@ Infinities and NaNs are often intended. These are not reported:
 * what was sent since gradients were cleared, if all ranks of the call clear them again without a step: a program that
   looks at its gradients itself leaves that step out (:func:`_unused`);
 * values that all ranks send in the first calls of a line, until they are finite: whoever looks for a scale by himself;
+  and what a rank that has received them sends until then, or at lines that recover too;
 * values of a program with loss scaling while it looks for its scale: in a later round all calls of the same line, of
   the same rank, are finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the
   maximum of one float, as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile:
@@ -23,6 +24,7 @@ Infinities and NaNs are often intended. These are not reported:
 from __future__ import annotations
 
 import functools
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ from simcoll.core.record import Group, Source
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Rooted
-from simcoll.spec.value_laws import operator
+from simcoll.spec.value_laws import is_float, operator
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import NON_FINITE_INPUT
@@ -56,22 +58,28 @@ def non_finite(
     """The finding on the first call into which a rank put values that are not finite, without having received such
     values before, and its time. ``scaled``: a rank has made a GradScaler.
     """
-    tainted: set[int] = set()
+    tainted: dict[int, int] = {}
     suspects = [_suspects(values) for values in calls]
     traces = {id(part.trace): part.trace for group in columns for part in group.parts} if any(suspects) else {}
     discards = Discards.of(traces.values())
     meant = _Meant(calls, suspects, scaled, discards)
     for place, values in enumerate(calls):
         bad = [one for one in suspects[place] if not meant.is_intended(place, values, one)]
-        fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
+        searched = {one.group_rank: tainted.get(values.group.ranks[one.group_rank], -1) for one in bad}
+        fresh = [one for one in bad if not meant.is_left_over(searched[one.group_rank], place, values, one)]
         if fresh:
             if not all(meant.is_recovered(place, values, one) for one in fresh):
                 told = any(may_have_received(calls, place, one, traces.values()) for one in fresh)
-                return [(values.began_ns, _non_finite_finding(values, fresh, columns, by_message=told))]
+                before = any(searched[one.group_rank] >= 0 for one in fresh)
+                return [(values.began_ns, _non_finite_finding(values, fresh, columns, by_message=told, before=before))]
             if scaled or discards.span(values) is not None:
                 continue
         if bad:
-            tainted |= {values.group.ranks[one.group_rank] for one in values.ranks if one.received is not None}
+            until = max(*searched.values(), *(meant.search_ends(place, values, one) for one in fresh), -1)
+            for one in values.ranks:
+                if one.received is not None:
+                    rank = values.group.ranks[one.group_rank]
+                    tainted[rank] = max(until, tainted.get(rank, -1))
     return []
 
 
@@ -103,6 +111,32 @@ class _Meant:
         return (search is not None and search.explains(place)) or (
             unused is not None and unused.explains(place) and self._discards.span(values) is not None
         )
+
+    def search_ends(self, place: int, values: CollectiveValues, one: RankValues) -> int:
+        """The place at which the line of a call is finite again on its rank; -1 if it is not."""
+        finite = self._places[True].get(_line(values.group, one), [])
+        after = bisect_right(finite, place)
+        return finite[after] if after < len(finite) else -1
+
+    def is_left_over(self, until: int, place: int, values: CollectiveValues, one: RankValues) -> bool:
+        """True if a rank that had values which are not finite by a search that ended ``until`` a place may have these
+        from it: they are sent before, or at a line that was not finite before, and is again, or does not last.
+        """
+        if place < until or until < 0:
+            return until >= 0
+        bad = self._places[False][_line(values.group, one)]
+        recovers = self.search_ends(place, values, one) >= 0
+        return bad[0] < until and (recovers or len(bad) - bisect_right(bad, until) <= _RECOVERING)
+
+    @functools.cached_property
+    def _places(self) -> dict[bool, dict[_Line, list[int]]]:
+        """The places of the calls of each line that were finite on its rank, and of those that were not."""
+        places: dict[bool, dict[_Line, list[int]]] = {True: {}, False: {}}
+        for place, (values, bad) in enumerate(zip(self._calls, self._suspects, strict=True)):
+            broken = {one.group_rank for one in bad}
+            for line, one in _senders(values):
+                places[one.group_rank not in broken].setdefault(line, []).append(place)
+        return places
 
     def _spreads(self, place: int, source: Source) -> bool:
         """True if NaNs, or infinities from another line, were sent after a call."""
@@ -231,11 +265,13 @@ def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int
     NaNs of weights, activations and gradients reach a reduction soon: the next call of its line has them. Where that is
     so nothing is excused. Results that the program gathers, and short ones that it broadcasts, need no other evidence.
     At all other lines NaNs have to be sent more than once, and finite floats to be reduced afterwards; and what a model
-    broadcasts, its weights and buffers, always has numbers.
+    broadcasts, its weights and buffers, always has numbers. A part for each rank, which may be padded, may also be sent
+    once, if the next floats that each rank of the group reduces, or gathers by itself, are finite.
     """
     first, times = _first_sent(calls, broken)
     found: set[_Line] = set()
     spread: set[_Line] = set()
+    next_finite: dict[int, bool] = {}
     whole = False
     for place, values in reversed([*enumerate(calls)]):
         if values.reduced:
@@ -243,9 +279,15 @@ def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int
             for line, one in _senders(values):
                 (spread.add if one.group_rank in bad else spread.discard)(line)
             whole |= not bad and _adds_floats(values)
-        elif not spread:
-            here = first.get(place, ())
-            found |= {line for line, one in here if _is_result(one) or (whole and times[line] > 1 and _is_shared(one))}
+        elif not spread and place in first:
+            unread = all(next_finite.get(rank, False) for rank in values.group.ranks)
+            found |= {
+                line
+                for line, one in first[place]
+                if _is_result(one) or (whole and times[line] > 1 and _is_shared(one)) or (unread and _is_in_parts(one))
+            }
+        if _adds_floats(values) or any(_gathers_floats(one) for _, one in _senders(values)):
+            next_finite |= dict.fromkeys(values.group.ranks, not broken[place])
     return found
 
 
@@ -275,6 +317,18 @@ def _is_result(one: RankValues) -> bool:
     if law is None or one.of_model or law.sent_in_parts:
         return False
     return law.received_in_parts or sum(buffer.elements for buffer in one.record.call.inputs) < _FEW
+
+
+def _is_in_parts(one: RankValues) -> bool:
+    """True if a rank sends a part to each."""
+    law = spec_of(one.record.call).values
+    return law is not None and law.sent_in_parts
+
+
+def _gathers_floats(one: RankValues) -> bool:
+    law = spec_of(one.record.call).values
+    gathers = law is not None and law.received_in_parts and not law.sent_in_parts and not one.of_model
+    return gathers and any(is_float(buffer.dtype) for buffer in one.record.call.inputs)
 
 
 def _is_shared(one: RankValues) -> bool:
@@ -343,13 +397,14 @@ def _search(rounds: Sequence[_Round], *, scaled: bool) -> _Search:
 
 def _unused(calls: Sequence[CollectiveValues], suspects: _Suspects, discards: Discards) -> dict[_Line, _Search]:
     """Of each line whether its values that are not finite were thrown away: what a step has used stays in the weights.
-    At the end they may have been for ``_RECOVERING`` rounds: a rank that has nothing else any more is reported.
+    At the end they may have been for ``_RECOVERING`` rounds, where optimizers make the steps: a rank that has nothing
+    else any more is reported.
     """
     finite: dict[_Line, int] = {}
     rest: dict[_Line, set[int | None]] = {}
     for place, values in enumerate(calls if discards.spans else ()):
         bad = {one.group_rank for one in suspects[place]}
-        span = discards.span(values) if bad else None
+        span = discards.span(values, optimized=True) if bad else None
         for line, one in _senders(values):
             if not bad:
                 finite[line], rest[line] = place, set()
@@ -372,8 +427,14 @@ def _looks_scaled(values: CollectiveValues) -> bool:
 
 
 def _non_finite_finding(
-    values: CollectiveValues, bad: Sequence[RankValues], columns: Sequence[GroupColumns], *, by_message: bool
+    values: CollectiveValues,
+    bad: Sequence[RankValues],
+    columns: Sequence[GroupColumns],
+    *,
+    by_message: bool,
+    before: bool,
 ) -> Finding:
+    """``by_message``: a message may have brought it; ``before``: so had a call, at a line that is finite again."""
     call = values.ranks[0].record.call
     senders = [one for one in values.ranks if one.sent is not None]
     culprits = values.global_ranks(one.group_rank for one in bad)
@@ -382,10 +443,12 @@ def _non_finite_finding(
     where = f", the first in {names.pop()}" if len(names) == 1 and "" not in names else ""
     what = _what(one.sent for one in bad)
     sampled = any(one.sampled for one in values.ranks)
-    before = "no collective that was checked before" if sampled else "no collective before"
+    checked = " that was checked" if sampled else ""
+    none = f"no collective{checked} before had brought it any"
+    some = f"a collective{checked} had brought it some, but that line has been finite since"
     # Of several ranks in a sample some may have what the others sent before.
     most = 1 if sampled else max(len(senders) - 1, 1)
-    message = f"{who} put {what} into {call.op}{where}: {before} had brought it any"
+    message = f"{who} put {what} into {call.op}{where}: {some if before else none}"
     if by_message:
         message += "; a message, whose values are not looked at, may have"
     return NON_FINITE_INPUT.finding(

@@ -16,6 +16,11 @@ from simcoll.verifier.findings.rules import PARAMETERS_DRIFTED
 _DIGITS = 4
 """Hexadecimal digits of a part's digest."""
 
+_EQUAL_LOOKS = 2
+"""Boundaries at which ranks are equal after a wrong result, until what they hold does not follow from it: the one that
+comes first may be that of the step before, whose gradients were summed in the background.
+"""
+
 _MOST_SETTINGS = 3
 _SINGULAR = {"parameters": "parameter", "buffers": "buffer"}
 _ORDER = ("parameters", "buffers", "optimizer state")
@@ -66,8 +71,10 @@ _States = dict[int, dict[int, _State]]
 """By boundary, and by rank."""
 
 
-def drifted_replicas(traces: Sequence[Trace], groups: Sequence[Group]) -> list[tuple[int, Finding]]:
-    """The first boundary of each model or optimizer at which ranks differ, with the time at which that was."""
+def drifted_replicas(traces: Sequence[Trace], groups: Sequence[Group]) -> list[tuple[int, int, Finding]]:
+    """The first boundary of each model or optimizer at which ranks differ, with the time at which that was, and the one
+    from which on they were equal at two boundaries before (0: at none).
+    """
     found: dict[_Owner, list[tuple[int, int, _States, int]]] = {}
     every = _states(traces)
     for (owner, tensors, form), states in every.items():
@@ -155,7 +162,7 @@ def _state(event: Event, sets: Mapping[int, _Set]) -> _State | None:
     )
 
 
-def _finding(firsts: Sequence[tuple[int, int, _States, int]], groups: Sequence[Group]) -> tuple[int, Finding]:
+def _finding(firsts: Sequence[tuple[int, int, _States, int]], groups: Sequence[Group]) -> tuple[int, int, Finding]:
     """The finding on the sets of one kind that differ at the same boundary."""
     at, _, states, _ = firsts[0]
     here = states[at]
@@ -182,7 +189,14 @@ def _finding(firsts: Sequence[tuple[int, int, _States, int]], groups: Sequence[G
         sides.append(Side(tuple(same), None, lines((rank, one.set.source) for rank, one in same.items()), note))
     group = next((one for one in groups if one.name == owner.group and one.ranks == owner.ranks), None)
     finding = PARAMETERS_DRIFTED.finding(message, group=group, ranks=apart, culprits=culprits, sides=sides)
-    return min(state.time_ns for state in apart.values()), finding
+    equal_ns = min(_equal_since(one[2], at) for one in firsts)
+    return min(state.time_ns for state in apart.values()), equal_ns, finding
+
+
+def _equal_since(states: _States, at: int) -> int:
+    """The time of the last boundary but one before ``at``, at which the ranks were equal; 0 if there is none."""
+    before = [place for place in sorted(states) if place < at and states[at].keys() <= states[place].keys()]
+    return min(state.time_ns for state in states[before[-_EQUAL_LOOKS]].values()) if len(before) >= _EQUAL_LOOKS else 0
 
 
 def _minority(states: Mapping[int, _State]) -> tuple[int, ...]:

@@ -250,6 +250,63 @@ def batches_left_out(rank: int) -> None:
             torch.optim.SGD(model.parameters(), lr=0.01).step()
 
 
+def first_steps_left_out(rank: int) -> None:
+    """The optimizer has not made a step yet."""
+    looking_at_gradients(rank, lambda step: step < 2)
+
+
+def steps_of_the_first_rank(rank: int) -> None:
+    """One rank has the optimizer, and sends the weights to the others; all leave a step out."""
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01) if rank == 0 else None
+    for step in range(5):
+        model.zero_grad()
+        (model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 4 else 1.0)).backward()
+        if all(bool(one.grad.isfinite().all()) for one in model.parameters() if one.grad is not None):
+            if optimizer is not None:
+                optimizer.step()
+            for weight in model.parameters():
+                dist.broadcast(weight.data, 0)
+    model.zero_grad()
+
+
+def own_steps_left_out(rank: int) -> None:
+    """What was finite later was not used, however the program makes its steps."""
+    model = DistributedDataParallel(Net())
+    for step in range(6):
+        model.zero_grad()
+        (model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 3 else 1.0)).backward()
+        gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
+        if all(bool(gradient.isfinite().all()) for gradient in gradients):
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter.sub_(gradient, alpha=0.01)
+
+
+def padding_that_is_sent_once(rank: int) -> None:
+    """Each rank reads what the others have filled, and no more of it."""
+    sent = torch.full((RANKS, 8), NAN if rank == 1 else 0.0)
+    sent[:, : 2 + rank] = 1.0
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent)
+    dist.all_reduce(torch.stack([received[one, : 2 + one].sum() for one in range(RANKS)]))
+
+
+def padding_of_what_is_gathered_then(rank: int) -> None:
+    received = torch.empty(4)
+    rows = [torch.tensor([1.0, 2.0, 3.0, NAN]) for _ in range(RANKS)]
+    dist.scatter(received, rows if rank == 0 else None)
+    gathered(received[:3])
+
+
+def an_average_that_begins_with_nothing(rank: int) -> None:
+    """It is NaN until something was counted, and so is what follows from it."""
+    for step in range(4):
+        average = torch.zeros(1) / step * rank if step else torch.full((1,), NAN)
+        dist.all_reduce(average)
+        dist.all_reduce(average * torch.ones(3))
+
+
 CORRECT = [
     metric_at_the_end,
     only_evaluation,
@@ -271,6 +328,12 @@ CORRECT = [
     gradients_set_to_none,
     gradients_set_to_zero,
     batches_left_out,
+    first_steps_left_out,
+    steps_of_the_first_rank,
+    own_steps_left_out,
+    padding_that_is_sent_once,
+    padding_of_what_is_gathered_then,
+    an_average_that_begins_with_nothing,
 ]
 
 
@@ -422,6 +485,56 @@ def own_steps_at_the_end(rank: int) -> None:
                 parameter.sub_(parameter.grad, alpha=0.01)
 
 
+def own_steps_that_clear_at_the_end(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    for step in range(5):
+        model.zero_grad()
+        (model(torch.ones(4, 6)).square().mean() * (NAN if rank == 1 and step == 4 else 1.0)).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad, alpha=0.01)
+    model.zero_grad()
+
+
+def after_a_metric_that_all_ranks_lack(rank: int) -> None:
+    """The metric has no value before the first step; a gradient has none from the fifth one on."""
+    model = DistributedDataParallel(Net())
+    for step in range(4):
+        metric = torch.ones(1) * (step or NAN)
+        dist.all_reduce(metric)
+        steps(rank + 1, model, 1, bad=0 if step == 3 else -1)
+        steps(rank + 1, model, 1)
+
+
+def in_a_metric_that_all_ranks_lack(rank: int) -> None:
+    """A gradient has no value from the first step on, before the metric has its first one."""
+    model = DistributedDataParallel(Net())
+    for step in range(5):
+        metric = torch.ones(1) * (step or NAN)
+        dist.all_reduce(metric)
+        steps(rank + 1, model, 1, bad=0 if step == 0 else -1)
+
+
+def metric_between_two_clearings(rank: int, by_model: bool = False) -> None:
+    """Gradients are cleared at the end of a step, and again before the next: none were thrown away in between."""
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    holder = model if by_model else optimizer
+    for step in range(6):
+        holder.zero_grad()
+        model(torch.ones(4, 6) * (rank + step)).square().mean().backward()
+        optimizer.step()
+        holder.zero_grad()
+        with torch.no_grad():
+            metric = model.module(torch.ones(4, 6)).mean() * (NAN if rank == 1 and step == 2 else 1.0)
+            dist.all_reduce(metric)
+
+
+def metric_between_two_clearings_of_the_model(rank: int) -> None:
+    metric_between_two_clearings(rank, by_model=True)
+
+
 def metric_of_a_pass_without_gradients(rank: int) -> None:
     """An evaluation that forgets no_grad loses its metric."""
     model = DistributedDataParallel(Net())
@@ -452,6 +565,11 @@ FAULTY = [
     (a_step_on_gradients_of_nan, ("all_reduce",), (1,)),
     (own_steps_at_the_end, ("all_reduce",), (1,)),
     (metric_of_a_pass_without_gradients, ("all_reduce",), (1,)),
+    (own_steps_that_clear_at_the_end, ("all_reduce",), (1,)),
+    (after_a_metric_that_all_ranks_lack, ("all_reduce",), (1,)),
+    (in_a_metric_that_all_ranks_lack, ("all_reduce",), ()),
+    (metric_between_two_clearings, ("all_reduce",), (1,)),
+    (metric_between_two_clearings_of_the_model, ("all_reduce",), (1,)),
 ]
 
 

@@ -33,7 +33,7 @@ def found(write: Callable[[int, MemoryBox], None], ranks: int = 3) -> list[Findi
         box = MemoryBox(rank, ranks, "record")
         write(rank, box)
         traces.append(box.trace())
-    return [one for _, one in drifted_replicas(traces, [])]
+    return [one for _, _, one in drifted_replicas(traces, [])]
 
 
 def test_the_first_boundary_and_tensor_and_the_minority() -> None:
