@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
 import contextlib
 import faulthandler
@@ -56,6 +57,22 @@ name_loopback()
 
 # Commands and ranks that tests start are forks of a process that has torch; tests marked `cold` go without.
 warm.install()
+
+_parse = ast.parse
+
+
+@functools.wraps(_parse)
+def _parsed_again(*args: Any, **kwargs: Any) -> Any:
+    """Python 3.11 counts the depth of a tree for all threads in one place (https://github.com/python/cpython/issues/106905):
+    where another thread parses as pytest tells of a failure, the whole run would end.
+    """
+    for _ in range(3):
+        with contextlib.suppress(SystemError):
+            return _parse(*args, **kwargs)
+    return _parse(*args, **kwargs)
+
+
+ast.parse = _parsed_again
 
 # Modules and tests that are collected stay: to look through them for garbage is a third of what collecting costs.
 gc.disable()
