@@ -286,7 +286,11 @@ class SharedDryRun:
     def run(self, dry_run: DryRun, chosen: Sequence[int], done: Progress) -> dict[int, ProcessEnd]:
         """Run these ranks here and in the other processes; their records end up in the dry run's folder."""
         number = self._next_round()
-        order = {"ranks": list(chosen), "known": dry_run.known and dry_run.known.document()}
+        order = {
+            "ranks": list(chosen),
+            "known": dry_run.known and dry_run.known.document(),
+            "again": dry_run.again,
+        }
         self._meeting.put(f"{number}/ranks", json.dumps(order).encode())
         ends = self._run_share(dry_run, number, chosen, done)
         self.ran_at.add("here", account_of(ends, shared=have_shared(dry_run)))
@@ -304,7 +308,7 @@ class SharedDryRun:
                 self._meeting.put_plain(f"left/{self._meeting.job.number}", "")
                 return message
             known = message["known"] and known_inputs(message["known"])
-            with private_files(replace(dry_run, known=known), self._plan.timeout) as prepared:
+            with private_files(replace(dry_run, known=known, again=message["again"]), self._plan.timeout) as prepared:
                 ends = self._run_share(prepared, number, message["ranks"], lambda count: None)
                 account = account_of(ends, shared=have_shared(prepared))
             self._hand_over(dry_run.folder, number, list(ends), account)

@@ -1,5 +1,5 @@
 /* What is read of each call (source.py, arguments.py), on Python's stable ABI: the place that makes it, and its
-   arguments; and the way of a usual call up to its launch in one step (quick.py). Objects of torch are asked for their
+   arguments; and the way of a usual call up to its launch, of a synchronous one to its end, in one step (quick.py). Objects of torch are asked for their
    attributes, as Python does, but for fields of options and of tensors whose places were found by trying (option_fields.py,
    tensor_fields.py); no header of torch is needed. */
 
@@ -1596,6 +1596,7 @@ static int find_call(const Quick *quick, const Options *said, Found *found) {
             return 0;
         }
     }
+    PyErr_Clear(); // what could not be signed is read anew
     if (found->gathered != NULL)
         drop_gathered(found->gathered);
     PyObject *key = NULL;
@@ -1704,20 +1705,24 @@ static PyObject *carry_out(const Quick *quick, PyObject *written, PyObject *meth
     if (inner != NULL && quick->add != Py_None) {
         int others = add_made(quick, written) < 0 ? -1 : PyObject_IsTrue(((OpenCalls *)quick->calls)->due);
         PyObject *limit = quick->limit == Py_None ? NULL : quick->limit;
+        int goes_on = others > 0 || inner == Py_None;
         done = NULL;
-        if (others == 0 && inner != Py_None)
+        if (others == 0 && !goes_on) {
             done = PyObject_CallMethodObjArgs(inner, name_wait, limit, NULL);
-        if (done == NULL && others >= 0 && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception))) {
+            // A backend whose moment is over is waited for again; one without a limit has said what went wrong.
+            goes_on = done == NULL && limit != NULL && PyErr_ExceptionMatches(PyExc_Exception);
+        }
+        if (others < 0) {
+            Py_DECREF(inner);
+            return NULL;
+        }
+        if (goes_on) {
             PyErr_Clear();
             done = PyObject_CallMethodObjArgs(pipeline, name_wait_on, written, inner, NULL);
             Py_DECREF(inner);
             return done;
         }
-        if (done == NULL) {
-            Py_DECREF(inner);
-            return NULL;
-        }
-        Py_DECREF(done);
+        Py_XDECREF(done);
     } else if (inner != NULL && inner != Py_None &&
                (done = PyObject_CallMethodObjArgs(inner, name_wait, NULL)) != NULL) {
         Py_DECREF(done);

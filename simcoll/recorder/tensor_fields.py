@@ -17,6 +17,7 @@ from struct import pack
 from typing import NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 MOST_DIMENSIONS = 5
 """Dimensions whose sizes and strides lie in the ``TensorImpl`` itself (c10/core/impl/SizesAndStrides.h)."""
@@ -75,7 +76,8 @@ def tensor_fields() -> TensorFields | None:
     except OSError:
         return None
     try:
-        return _found(lambda address, count: os.pread(descriptor, count, address))
+        with _disable_current_modes(), torch.inference_mode(False):
+            return _found(lambda address, count: os.pread(descriptor, count, address))
     except (AttributeError, OSError, RuntimeError, TypeError, ValueError):
         return None
     finally:

@@ -28,6 +28,7 @@ _Item = TypeVar("_Item")
 
 _LAST_SECONDS = 0.5
 
+_OWN = (torch.Tensor, torch.nn.Parameter)
 _DISPATCH = torch.Tensor.__torch_dispatch__
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
@@ -47,6 +48,7 @@ def is_plain(tensor: object) -> bool:
     if not isinstance(tensor, torch.Tensor) or own is not _DISPATCH or is_lazy(tensor):
         return False
     with torch._C.DisableTorchFunction():
+        tensor = plainly(tensor)
         return (
             tensor.layout is torch.strided
             and not tensor.is_quantized
@@ -55,6 +57,14 @@ def is_plain(tensor: object) -> bool:
             and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
             and tensor.untyped_storage().nbytes() >= _end_of(tensor)
         )
+
+
+def plainly(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as one of torch's own class: those that derive from it may define its attributes and methods anew.
+
+    To be called where functions of tensors' classes are out of force.
+    """
+    return tensor if type(tensor) in _OWN else torch.Tensor.detach(tensor)
 
 
 def _end_of(tensor: torch.Tensor) -> int:
@@ -174,7 +184,7 @@ def _joined(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def flat_row(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as one row without gaps; those of more than eight bytes as two integers each."""
-    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+    flat = plainly(tensor).detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
     return flat.view(torch.int64) if flat.element_size() > 8 else flat
 
 

@@ -23,7 +23,7 @@ from simcoll.spec.value_laws import SUMMED_BLOCK
 from simcoll.values.arrays import HOST_CHUNK, applies, host_signs, number
 from simcoll.values.choice import Choice
 from simcoll.values.clearings import clearings
-from simcoll.values.contents import HostCopy, aligned, apart, is_plain
+from simcoll.values.contents import HostCopy, aligned, apart, is_plain, plainly
 from simcoll.values.digests import SideDigest, side_digest
 from simcoll.values.faults import due_faults
 from simcoll.values.folding import ROW
@@ -342,7 +342,7 @@ def _row(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's elements in the order in which they lie in memory, without gaps; row-major where there are some. Any
     byte but zero is true: a call may bring another one than was sent.
     """
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    tensor = plainly(tensor).detach().resolve_conj().resolve_neg()
     if tensor.dtype is torch.bool:
         tensor = tensor.view(torch.uint8) != 0
     if not tensor.is_contiguous() and is_dense(tensor.shape, tensor.stride()):

@@ -28,7 +28,7 @@ from simcoll.core.record import source_document
 from simcoll.recorder.session import Session
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice
-from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, flat_row, is_plain
+from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, flat_row, is_plain, plainly
 from simcoll.values.folding import folded
 from simcoll.wrapper.buckets import write_units
 from simcoll.wrapper.first_inputs import FirstInputs
@@ -176,7 +176,8 @@ class BatchWatch:
         tensors = [item for item in items if isinstance(item, torch.Tensor)]
         if len(tensors) > _MOST_TENSORS or not all(map(is_plain, tensors)):
             return None
-        devices = {tensor.device for tensor in tensors}
+        with apart():
+            devices = {plainly(tensor).device for tensor in tensors}
         if len(devices) != 1:
             return None
         if devices.pop().type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -320,7 +321,7 @@ def _is_data(tensor: torch.Tensor) -> torch.Tensor:
     """One integer: whether a tensor has enough elements, and among its first ones different ones; and whether it came
     from outside: what other parts of a model compute from replicated weights is alike on all ranks.
     """
-    first = flat_row(tensor.detach().reshape(-1)[:_FIRST_ELEMENTS])
+    first = flat_row(plainly(tensor).detach().reshape(-1)[:_FIRST_ELEMENTS])
     if not _may_be_data(tensor):
         return torch.zeros(1, dtype=torch.int64, device=tensor.device)
     bits = first.view(torch.uint8).reshape(first.shape[0], -1)

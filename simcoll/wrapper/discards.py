@@ -20,7 +20,7 @@ from simcoll.core.patches import Patches
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.session import Session
 from simcoll.values.clearings import clearings
-from simcoll.values.contents import apart, is_plain
+from simcoll.values.contents import apart, is_plain, plainly
 
 _MOST = 4096
 
@@ -115,10 +115,11 @@ def _has_gradient(parameter: torch.Tensor) -> bool:
 
 def _is_zero(gradient: torch.Tensor) -> bool:
     """True if the first elements of a gradient are zero, and its host knows."""
-    if not is_plain(gradient) or gradient.device.type != "cpu":
+    if not is_plain(gradient):
         return False
     with apart():
-        return not gradient.reshape(-1)[:_ELEMENTS].any()
+        gradient = plainly(gradient)
+        return gradient.device.type == "cpu" and not gradient.reshape(-1)[:_ELEMENTS].any()
 
 
 leave_class_uncompiled(DiscardWatch)

@@ -13,7 +13,7 @@ from torch import nn
 
 from simcoll.recorder.dynamo import leave_uncompiled
 from simcoll.values.choice import Choice
-from simcoll.values.contents import Hasher, apart, is_plain
+from simcoll.values.contents import Hasher, apart, is_plain, plainly
 from simcoll.values.guard import is_of_program
 from simcoll.wrapper.random_states import random_state
 
@@ -64,7 +64,7 @@ class FirstInputs:
             return
         for tensor in (one for one in args if isinstance(one, torch.Tensor) and is_plain(one)):
             with apart():
-                self._digests.append(Hasher().digests([tensor.detach().reshape(-1)[:_FIRST]]))
+                self._digests.append(Hasher().digests([plainly(tensor).detach().reshape(-1)[:_FIRST]]))
 
     def close(self, *unused: object) -> None:
         """Look at no other layer."""

@@ -119,9 +119,13 @@ class Pipeline:
         try:
             raise error
         except Exception:
-            note = note_failure if waited else note_refusal
+            note = self._note_failed_wait if waited else note_refusal
             note(self._log.entry(written), error)
             raise
+
+    def _note_failed_wait(self, entry: Entry, error: Exception) -> None:
+        """Note the error that the wait for a call raised, which may give way to another one."""
+        note_failure(entry, error)
 
     def _launch_plain(
         self, entry: Entry, method: Method, args: Sequence[object], flight: Flight | None = None

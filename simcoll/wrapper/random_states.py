@@ -99,7 +99,7 @@ class RandomWatch:
         if hasher is None and len(self._hashers) < _MOST_SETS:
             hasher = self._hashers[point.form] = Hasher()
         if hasher is not None and is_plain(tensor) and tensor.numel():
-            point.digest = hasher.digests([tensor.detach()])
+            point.digest = hasher.digests([tensor])
 
     def stepped(self) -> None:
         """An optimizer has made a step: write down the points before it."""

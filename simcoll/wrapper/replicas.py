@@ -40,7 +40,7 @@ from simcoll.recorder.dynamo import leave_class_uncompiled, leave_uncompiled
 from simcoll.recorder.session import Session, active_session, pipelines
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice, budget_wanted
-from simcoll.values.contents import Arrivals, Hasher, HostCopy, is_plain
+from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, is_plain, plainly
 from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
@@ -337,7 +337,8 @@ class ReplicaWatch:
     def _write(self, key: _Key, kind: str, named: Iterable[Named], boundary: _Boundary) -> None:
         """Queue the digests of tensors, which ranks have to hold alike."""
         items = [(name, tensor) for name, tensor in named if is_plain(tensor)]
-        devices = {tensor.device for _, tensor in items}
+        with apart():
+            devices = {plainly(tensor).device for _, tensor in items}
         looks = 2 if key[0] == _DDP else 1
         if len(devices) != 1 or not self._is_due(devices.pop().type, items, boundary, looks):
             return
@@ -561,8 +562,8 @@ def _averaged(state: Any) -> set[int]:
 
 
 def _can_be_followed(optimizer: Optimizer) -> bool:
-    """True if an optimizer can be a key."""
-    return type(optimizer).__hash__ is not None
+    """True if an optimizer can be a key that is itself alone: its class has no hash of its own."""
+    return type(optimizer).__hash__ is object.__hash__
 
 
 def _has_optimizer(parameters: Iterable[torch.Tensor]) -> bool:

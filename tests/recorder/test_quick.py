@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -52,6 +53,7 @@ class Calls:
         *,
         choice: Choice | None = None,
         add: Callable[[tuple[Written, int]], None] | None = None,
+        limit: timedelta | None = None,
     ) -> None:
         self.box = folder / "rank00000.simcoll"
         self.log = GroupLog(recorder or Recorder(folder, "record", 0, 2), WORLD, 0, {"cpu": GLOO}, choice)
@@ -60,7 +62,7 @@ class Calls:
         self.active: RankLocal[Any] = RankLocal(lambda: self)
         self.flights = Flights()
         assert self.flights.quick is not None
-        works = Works(QuickWork)
+        works = Works(QuickWork, limit=limit)
         conditions = Conditions(self.flights.quick, works, (self.busy, {}), (self.open,), self.active, self, True, add)
         quick = self.log.quick(conditions)
         assert quick is not None
@@ -157,7 +159,7 @@ class Backend:
     def method(self, *args: object) -> Any:
         return self.does("launch")
 
-    def wait(self) -> Any:
+    def wait(self, *limit: timedelta) -> Any:
         return self.does("wait")
 
     def does(self, name: str) -> Any:
@@ -207,9 +209,20 @@ def test_an_error_of_the_backend_is_told_and_raised(place: str, calls: Calls) ->
     assert calls.records()[-1].state is State.STARTED
 
 
+def test_a_wait_without_a_limit_is_not_repeated(tmp_path: Path) -> None:
+    calls, error = Calls(tmp_path, add=lambda made: None), RuntimeError("the connection was lost")
+    backend = Backend(wait=error)
+    run: Any = calls.quick.run
+    calls.whole(summed(1))
+    with pytest.raises(RuntimeError, match="lost"):
+        run(USUAL_FORMS["allreduce"], summed(1), backend.method, backend)
+    assert backend.did == ["launch", "wait"]
+    assert backend.told == [(2, error, True)]
+
+
 def test_a_call_that_is_compared_is_handed_on_before_the_wait(tmp_path: Path) -> None:
     added: list[tuple[Written, int]] = []
-    calls = Calls(tmp_path, add=added.append)
+    calls = Calls(tmp_path, add=added.append, limit=timedelta(seconds=1))
     run: Any = calls.quick.run
     calls.whole(summed(1))
     for backend, did in (

@@ -74,6 +74,8 @@ def assumed_unmet(job: Job, waits: WaitGraph) -> list[Finding]:
     return [] if found is None else [found]
 
 
+_MOST_JUDGED = 8
+"""Messages whose tags are compared with those of all other ranks."""
 _CAUSES = (Nature.OWN, Nature.MISMATCH)
 """Failures that end a rank whoever waits for it."""
 
@@ -90,7 +92,9 @@ def unmatched_messages(job: Job) -> list[Finding]:
     stuck = [one for one in job.matching.unmatched if is_stuck(job, one)]
     crossed = _crossed([one for one in stuck if job.stall is None or one.rank not in job.stall.busy])
     if crossed:
-        return _folded(_tags_differ(job, send, receive) for send, receive in crossed)
+        culprits = [_of_another_tag(job, *pair) for pair in crossed[:_MOST_JUDGED]]
+        blank = [()] * (len(crossed) - len(culprits))
+        return _folded(_tags_differ(*pair, who) for pair, who in zip(crossed, [*culprits, *blank], strict=True))
     hopeless = [one for one in stuck if never_comes(job, one)]
     # A rank that waits for a blocked rank waits for whatever blocks that one.
     waiting = {one.rank for one in hopeless}
@@ -131,7 +135,7 @@ def _crossed(stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:
     return pairs
 
 
-def _tags_differ(job: Job, send: Unmatched, receive: Unmatched) -> Finding:
+def _tags_differ(send: Unmatched, receive: Unmatched, culprits: tuple[int, ...]) -> Finding:
     message = (
         f"rank {send.rank} waits for rank {receive.rank} to receive its message with tag {send.record.call.tag or 0}, "
         f"and rank {receive.rank} waits for one from it with tag {receive.record.call.tag or 0}"
@@ -140,7 +144,7 @@ def _tags_differ(job: Job, send: Unmatched, receive: Unmatched) -> Finding:
         message,
         group=send.group,
         ranks={send.rank, receive.rank},
-        culprits=_of_another_tag(job, send, receive),
+        culprits=culprits,
         sides=(
             record_side(send.rank, send.group, send.record),
             record_side(receive.rank, receive.group, receive.record),

@@ -255,6 +255,7 @@ def _tested_in(node: ast.AST) -> list[ast.expr]:
     return [node.operand] if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else []
 
 
+@lru_cache(maxsize=64)
 def _not_zero(rank: ast.expr) -> ast.Compare:
     """What the truth of a rank says."""
     return ast.copy_location(ast.Compare(rank, [ast.NotEq()], [ast.copy_location(ast.Constant(0), rank)]), rank)

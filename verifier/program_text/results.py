@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, TypeGuard
 
 from simcoll.core.record import Source
@@ -40,7 +41,11 @@ _BRINGING: Final = frozenset(
 )
 _LISTS: Final = frozenset({"all_gather", "all_gather_coalesced", "all_reduce_coalesced", "all_to_all"})
 """The functions whose result comes in a list of tensors."""
-_ENDING: Final = _FUNCTIONS | {"is_completed", "result", "synchronize", "value", "wait", "wait_event", "wait_stream"}
+_ENDING: Final = (
+    _FUNCTIONS
+    | {"collect_all", "is_completed", "result", "synchronize", "value"}
+    | {"wait", "wait_all", "wait_event", "wait_stream"}
+)
 """Calls behind which the result may be there."""
 _COMPUTING: Final = frozenset(
     {"abs", "add", "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "clone", "count_nonzero", "cumsum"}
@@ -52,6 +57,8 @@ _COMPUTING: Final = frozenset(
 _JOINING: Final = frozenset({"cat", "concat", "hstack", "stack", "vstack"})
 _SHOWING: Final = frozenset({"bool", "float", "int", "print", "repr", "str", "sum"})
 _VIEWING: Final = frozenset({"detach", "flatten", "squeeze", "unsqueeze", "view"})
+_HARMLESS: Final = _COMPUTING | _JOINING | _SHOWING | _VIEWING | _TOLD_BY_TYPE
+"""Calls that wait for no work, whoever else knows of it."""
 
 
 def reads_between(call: Source, following: Source) -> bool:
@@ -131,25 +138,36 @@ def read_before_wait(call: Source) -> Source | None:
     if text is None or function is None or not steps:
         return None
     statement, following = steps[-1].statement, steps[-1].block[steps[-1].index + 1 :]
-    work, made = _work_of(statement)
+    work, made, listed = _work_of(statement)
     if made is None or not work or name_of(made.func) == "recv" or _may_wait_elsewhere(work, function):
         return None
     name = _given(made)
-    line = _line_that_computes(name, work, following, in_list=name_of(made.func) in _LISTS) if name else None
+    looked_at = _Looked(name, name_of(made.func) in _LISTS, work, listed)
+    line = _line_that_computes(looked_at, following) if name else None
     return None if not line else Source(call.file, line, call.function, text.line(line))
 
 
-def _work_of(statement: ast.stmt) -> tuple[str, ast.Call | None]:
-    """The name that a simple statement gives a call's work, or whose list it adds it to, and the call; empty: none."""
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The tensor that is looked for by its name, or its list's, and the name of the work, or of its list."""
+
+    name: str
+    in_list: bool
+    work: str
+    listed: bool
+
+
+def _work_of(statement: ast.stmt) -> tuple[str, ast.Call | None, bool]:
+    """The name that a simple statement gives a call's work, and the call; True: or of the list to which it adds it."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.value, ast.Call):
         target = statement.targets[0]
-        return target.id if isinstance(target, ast.Name) else "", statement.value
+        return target.id if isinstance(target, ast.Name) else "", statement.value, False
     adds = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(adds, ast.Call) and name_of(adds.func) == "append" and isinstance(adds.func, ast.Attribute):
         made = adds.args[0] if len(adds.args) == 1 else None
         if isinstance(adds.func.value, ast.Name) and isinstance(made, ast.Call):
-            return adds.func.value.id, made
-    return "", None
+            return adds.func.value.id, made, True
+    return "", None, False
 
 
 def _may_wait_elsewhere(work: str, function: Function) -> bool:
@@ -158,34 +176,40 @@ def _may_wait_elsewhere(work: str, function: Function) -> bool:
     return any(_is_named(node, work) for scope in inner for node in ast.walk(scope))
 
 
-def _line_that_computes(name: str, work: str, statements: Sequence[ast.stmt], *, in_list: bool) -> int | None:
+def _line_that_computes(looked: _Looked, statements: Sequence[ast.stmt]) -> int | None:
     """The first line that computes with a tensor, 0 where none is known to; None where they go on behind these."""
     for statement in statements:
         compound = any(blocks_of(statement))
         head = [
             node for part in (head_of(statement) if compound else [statement]) for node in (part, *nodes_within(part))
         ]
-        if _may_end(head, work):
+        if _may_end(head, looked):
             return 0
-        lines: list[int] = [node.lineno for node in head if _computes(node, name, in_list=in_list)]  # type: ignore[attr-defined]
+        lines: list[int] = [node.lineno for node in head if _computes(node, looked.name, in_list=looked.in_list)]  # type: ignore[attr-defined]
         if lines:
             return min(lines)
         if isinstance(statement, ast.With | ast.AsyncWith):
-            found = _line_that_computes(name, work, statement.body, in_list=in_list)
+            found = _line_that_computes(looked, statement.body)
             if found is not None:
                 return found
         everything = [*nodes_within(statement)]
-        if _may_end(everything, work) or any(
-            _is_named(node, name) and not isinstance(node.ctx, ast.Load) for node in everything
+        if _may_end(everything, looked) or any(
+            _is_named(node, looked.name) and not isinstance(node.ctx, ast.Load) for node in everything
         ):
             return 0
     return None
 
 
-def _may_end(nodes: Sequence[ast.AST], work: str) -> bool:
-    """True if expressions use a work, or may wait for all that is in flight."""
+def _may_end(nodes: Sequence[ast.AST], looked: _Looked) -> bool:
+    """True if expressions use a work, or may wait for all that is in flight, or use the tensor on a condition.
+
+    Whoever else has the list of the work may wait for it in any function.
+    """
     calls = {name_of(node.func) for node in nodes if isinstance(node, ast.Call)}
-    return bool(calls & _ENDING) or any(_is_named(node, work) for node in nodes)
+    if calls & _ENDING or (looked.listed and calls - _HARMLESS) or any(_is_named(node, looked.work) for node in nodes):
+        return True
+    unsure = (node for node in nodes if isinstance(node, ast.IfExp | ast.BoolOp | ast.comprehension))
+    return any(_is_named(one, looked.name) for node in unsure for one in ast.walk(node))
 
 
 def _computes(node: ast.AST, name: str, *, in_list: bool) -> bool:

@@ -20,7 +20,7 @@ from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
 
 _MOST_BYTES: Final = 2 << 20
-_MOST_LEVELS: Final = 100
+_MOST_LEVELS: Final = 200
 """Levels of a text's tree: those who walk down it call themselves for each."""
 _CLIPPED: Final = 1000
 """Characters of a line that a record keeps."""

@@ -6,7 +6,7 @@ STEPS_MADE = "steps_made"
 """``--steps`` has ended the rank: the program itself would have gone on."""
 
 ENDLESS = "endless"
-"""The program has gone round on one guessed value for long, and was ended: ranks are to run again with known values."""
+"""The program has gone round on guessed values for long, and was ended: ranks are to run again with known values."""
 
 THREAD = "thread"
 """The calls that follow are of the program's thread with this ``number``; 0 is the main thread."""

@@ -141,7 +141,7 @@ _MOST_BRANCHES = 1 << 14
 """At most so many are recorded of a rank."""
 
 _MOST_ROUNDS = 1 << 10
-"""So often in a row a line may read one guessed value, where the ranks can run again with known ones."""
+"""So often in a row a program may decide alike at a line on a guess, where ranks can run again with known values."""
 
 _READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
 _PRINTING = "_tensor_str.py"
@@ -156,13 +156,14 @@ _WHOLE = ("tolist", "numpy", "__array__")
 class TaintTracker:
     """Marks tensors that hold guessed values, and records where the program reads one.
 
-    With ``ends_loops`` it ends a program that reads one and the same value at a line again and again.
+    With ``ends_loops`` it ends a program that receives a guess and decides alike on it, at one line, again and again.
     """
 
     def __init__(self, recorder: Callable[[], Recorder | None], *, ends_loops: bool = False) -> None:
         self._recorder = recorder
         self._ends_loops = ends_loops
-        self._rounds: dict[tuple[str, int], tuple[int, int]] = {}
+        self._received = 0
+        self._rounds: tuple[tuple[str, int], int, int, int] = ("", 0), 0, 0, 0
         self._noted: set[tuple[str, int]] = set()
         self._branches = 0
         self.paused = 0
@@ -170,6 +171,7 @@ class TaintTracker:
 
     def taint(self, tensors: Iterable[torch.Tensor]) -> None:
         """Mark these tensors for as long as their memory lives."""
+        self._received += 1
         for tensor in tensors:
             put_mark(tensor, TAINTED, True)
 
@@ -257,9 +259,14 @@ class TaintTracker:
             self._count_round((source.file, source.line), taken, recorder)
 
     def _count_round(self, line: tuple[str, int], taken: int, recorder: Recorder) -> None:
-        before, rounds = self._rounds.get(line, (taken, 0))
-        self._rounds[line] = taken, rounds + 1 if taken == before else 1
-        if self._rounds[line][1] > _MOST_ROUNDS:
+        """Count reads of what was received since the one before, as long as they come at one line and decide alike."""
+        *before, received, rounds = self._rounds
+        if before != [line, taken]:
+            rounds = 0
+        elif received == self._received:
+            return
+        self._rounds = line, taken, self._received, rounds + 1
+        if rounds >= _MOST_ROUNDS:
             recorder.event(ENDLESS)
             raise SystemExit(0)
 
