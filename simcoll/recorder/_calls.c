@@ -1,7 +1,7 @@
 /* What is read of each call (source.py, arguments.py), on Python's stable ABI: the place that makes it, and its
-   arguments; and the way of a usual call up to its launch, of a synchronous one to its end, in one step (quick.py). Objects of torch are asked for their
-   attributes, as Python does, but for fields of options and of tensors whose places were found by trying (option_fields.py,
-   tensor_fields.py); no header of torch is needed. */
+   arguments; and the way of a usual call up to its launch, of a synchronous one to its end, in one step (quick.py).
+   Objects of torch are asked for their attributes, as Python does, but for fields of options and of tensors whose places
+   were found by trying (option_fields.py, tensor_fields.py); no header of torch is needed. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
