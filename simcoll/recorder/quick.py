@@ -1,5 +1,6 @@
-"""The quick way of a call from its arguments to its slot in the black box, and of a synchronous one on to its end, in one
-step that is compiled.
+"""The quick way of a call from its arguments to its slot in the black box, in one step that is compiled.
+
+A synchronous call is launched and waited for in the same step.
 
 It is for collectives that a group has made before, and of which there is nothing to note but that they were made again,
 nor their values to be checked: the same bytes as :meth:`~simcoll.recorder.recorder.GroupLog.begin` writes, and half of
