@@ -1,4 +1,4 @@
-# expect: SC202 culprits=1 ranks=3 stall=2 says=SC101 shows=another
+# expect: SC202 culprits=1 ranks=3 stall=2
 # thread: pytorch/pytorch#126846
 """Tracing runs the collectives of the program, and only one rank meets a shape that it has to trace anew."""
 
