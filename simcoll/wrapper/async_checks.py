@@ -50,8 +50,11 @@ T = TypeVar("T")
 _MOST_ORPHANS = 4096
 """Calls whose Work was dropped that are remembered; of older ones the program holds the result."""
 
-_OUTLIVED_SECONDS = 0.05
-"""A result that is still there so long after its Work was dropped is held by the program."""
+_LOOK_SECONDS = 0.05
+_OUTLIVED_SECONDS = 0.5
+"""A result that is still there so long after its Work was dropped is held by the program: a thread of the backend, on a
+busy machine, lets go of it a while after the call has ended.
+"""
 
 
 class FlightEnd(Protocol):
@@ -207,6 +210,10 @@ class _Orphan:
     since: float
     waits: int
     named_later: bool
+
+    def is_gone(self) -> bool:
+        """True if nobody can read the result any more."""
+        return all(storage.expired() for storage in self.storages)
 
 
 class Flights(ProcessOwned):
@@ -382,14 +389,16 @@ class Flights(ProcessOwned):
         if not self._orphans:
             return
         orphans, now = list(self._orphans), time.monotonic()
-        if not last and now - self._looked < _OUTLIVED_SECONDS:
+        if not last and now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
         if last and orphans:
             self.waits += 1
-            time.sleep(max(0.0, orphans[-1].since + _OUTLIVED_SECONDS - time.monotonic()))
+            limit = orphans[-1].since + _OUTLIVED_SECONDS
+            while time.monotonic() < limit and not all(one.is_gone() for one in orphans):
+                time.sleep(_LOOK_SECONDS / 10)
         for orphan in orphans:
-            gone = all(storage.expired() for storage in orphan.storages)
+            gone = orphan.is_gone()
             outlived = time.monotonic() - orphan.since >= _OUTLIVED_SECONDS
             if gone and not orphan.named_later:
                 orphan.entry.handed_on()

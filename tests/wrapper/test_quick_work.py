@@ -27,6 +27,7 @@ from simcoll.recorder.pending_errors import PENDING_ERRORS  # noqa: E402
 from simcoll.recorder.quick import Works  # noqa: E402
 from simcoll.recorder.recorder import GroupLog, Recorder  # noqa: E402
 from simcoll.recorder.source import forget_chains  # noqa: E402
+from simcoll.wrapper import async_checks  # noqa: E402
 from simcoll.wrapper.async_checks import Flights, flights  # noqa: E402
 from simcoll.wrapper.pipeline import RecordedPipeline  # noqa: E402
 from simcoll.wrapper.process_group import RecordedProcessGroup  # noqa: E402
@@ -456,7 +457,8 @@ def test_everything_that_an_ordinary_work_can_be_asked_the_quick_one_can_be_aske
     assert callable(ordinary)
 
 
-def test_dropped_calls_are_looked_at_while_others_go_the_quick_way(rank: Rank) -> None:
+def test_dropped_calls_are_looked_at_while_others_go_the_quick_way(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_checks, "_OUTLIVED_SECONDS", 0.05)
     kept, left = [], []
     for number in range(7):
         kept.append(torch.ones(3))
