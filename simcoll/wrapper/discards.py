@@ -48,7 +48,7 @@ class DiscardWatch:
 
     def cleared(self, holder: Holder) -> None:
         """Gradients are about to be cleared."""
-        if type(holder).__hash__ is not None:
+        if can_be_followed(holder):
             before = self._since.get(holder)
             # Programs without a wrapper show no passes.
             passed = self._entered is None or (before is not None and self._entered >= before)
@@ -100,6 +100,15 @@ class DiscardWatch:
             known = [ref(one) for one in _some([one for one in model.parameters() if one.requires_grad])]
             self._parameters[model] = known
         return [one for one in (look() for look in known) if one is not None]
+
+
+def can_be_followed(holder: Holder) -> bool:
+    """True if an optimizer or a module can be a key."""
+    try:
+        hash(holder)
+    except TypeError:
+        return False
+    return True
 
 
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)

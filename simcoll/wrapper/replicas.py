@@ -45,7 +45,7 @@ from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
 from simcoll.wrapper.buckets import Buckets, forget_assignment, watch_assignment
-from simcoll.wrapper.discards import DiscardWatch, Holder, watch_clearing
+from simcoll.wrapper.discards import DiscardWatch, Holder, can_be_followed, watch_clearing
 from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
 from simcoll.wrapper.process_group import calls_made, is_recorded
 from simcoll.wrapper.random_states import RandomWatch
@@ -243,7 +243,7 @@ class ReplicaWatch:
 
     def steps(self, optimizer: Optimizer) -> None:
         """An optimizer is about to make a step."""
-        if not _can_be_followed(optimizer):
+        if not can_be_followed(optimizer):
             return
         placed = self._placed_of(optimizer)
         if placed is not None and placed.steps == 0:
@@ -255,7 +255,7 @@ class ReplicaWatch:
         self.batches.stepped()
         self.randoms.stepped()
         self.discards.stepped(optimizer)
-        if not _can_be_followed(optimizer):
+        if not can_be_followed(optimizer):
             return
         if self._known.get(optimizer) != len(self._models):
             self._known[optimizer] = len(self._models)
@@ -496,7 +496,7 @@ def watch_replicas(patches: Patches) -> None:
     def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         _watch_later(patches)
         making(optimizer, *args, **kwargs)
-        if _can_be_followed(optimizer):
+        if can_be_followed(optimizer):
             _optimizers.here[optimizer] = None
 
     patches.replace(Optimizer, "__init__", made)
@@ -559,11 +559,6 @@ def _averaged(state: Any) -> set[int]:
     """The ranks (global) over which torch's hooks average by their state: a group, one that it holds, or all."""
     group = getattr(state, "process_group", state)
     return {*dist.get_process_group_ranks(group if isinstance(group, dist.ProcessGroup) else dist.group.WORLD)}
-
-
-def _can_be_followed(optimizer: Optimizer) -> bool:
-    """True if an optimizer can be a key that is itself alone: its class has no hash of its own."""
-    return type(optimizer).__hash__ is object.__hash__
 
 
 def _has_optimizer(parameters: Iterable[torch.Tensor]) -> bool:

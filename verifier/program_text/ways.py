@@ -154,11 +154,15 @@ def _left_out(steps: Sequence[Step], frame: Source, there: Way, gone: Way) -> It
     """Ways past a call from one round of a loop, the first of these steps, to the next, innermost first."""
     loop = steps[0].parent
     for step in reversed(steps):
-        exits = (one for one in exits_before(step) if not one.raises and may_differ(one, loop))
-        yield from (Between(one, frame, gone, there, again=True) for one in exits)
+        yield from (Between(one, frame, gone, there, again=True) for one in _exits_of_round(step, loop))
         fork = fork_of(step) if step is not steps[0] else None
         if fork is not None and not fork.loop and may_differ(fork, loop):
             yield Between(fork, frame, there, gone, again=True)
+
+
+def _exits_of_round(step: Step, loop: ast.AST) -> Iterator[Fork]:
+    """The exits before a step of a loop that ranks may take in different rounds."""
+    return (one for one in exits_before(step) if not one.raises and may_differ(one, loop))
 
 
 def _values_apart(a: Way, b: Way) -> Iterator[Between]:
@@ -280,9 +284,8 @@ def _rounds_left_out(ahead: Way, other: Way, depth: int, level: int) -> list[Bet
     if not inside or not any(isinstance(step.parent, ast.If) for step in steps[level + 1 :]):
         return []
     loop = steps[inside[-1]].parent
-    exits = [one for step in _steps(other.frames[depth])[inside[-1] : level + 1] for one in exits_before(step)]
-    left_out = [replace(one, alike=False) for one in exits if not one.raises and may_differ(one, loop)]
-    return [Between(one, ahead.frames[depth], ahead, other) for one in left_out]
+    exits = (one for step in _steps(other.frames[depth])[inside[-1] : level + 1] for one in _exits_of_round(step, loop))
+    return [Between(replace(one, alike=False), ahead.frames[depth], ahead, other) for one in exits]
 
 
 def _next(way: Way, depth: int) -> tuple[str, int, Function | None] | None:
