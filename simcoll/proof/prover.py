@@ -81,7 +81,7 @@ class Prover:
             return
         word, limit = self._positioned(prepared.word, sequence), partial(self._stated, options)
         try:
-            total = channel.total(word, limit, {"sequence": sequence, "op": prepared.call.op})
+            total = channel.total(word, limit)
         except ChannelBrokenError as error:
             raise self._missing(entry_of(written), error, timeout_of(options)) from None
         if total != 0:
@@ -129,9 +129,8 @@ class Prover:
         timeout: timedelta | None,
         first_absent_only: bool = False,
     ) -> int:
-        note = {"sequence": entry.sequence, "op": entry.prepared.call.op}
         try:
-            return channel.total(word, partial(self._limit, timeout), note)
+            return channel.total(word, partial(self._limit, timeout))
         except ChannelBrokenError as error:
             raise self._missing(entry, error, timeout, first_absent_only) from None
 

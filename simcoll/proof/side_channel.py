@@ -43,19 +43,17 @@ class SideChannel:
         self._generation = 0
         self._words: WordChannel | None = None
 
-    def total(self, word: int, timeout: TimeLimit, note: Mapping[str, object]) -> int:
+    def total(self, word: int, timeout: TimeLimit) -> int:
         """The sum of the ranks' words modulo 2^64; all ranks come here in the same order.
 
-        Raises :class:`ChannelBrokenError` if ranks do not come within ``timeout``, and leaves ``note`` for them.
+        Raises :class:`ChannelBrokenError` if ranks do not come within ``timeout``.
         """
         since = time.monotonic()
         try:
             return (self._words or self._connect(limit_of(timeout))).combined(word, timeout)
-        except OSError as error:
-            raise self._broken(timedelta(seconds=time.monotonic() - since), note) from error
-        except RuntimeError as error:
-            # The store is c10d's, whose errors are of this type.
-            raise self._broken(timedelta(seconds=time.monotonic() - since), note) from error
+        except (OSError, RuntimeError) as error:
+            # The store is c10d's, whose errors are of the second type.
+            raise self._broken(timedelta(seconds=time.monotonic() - since)) from error
 
     def _connect(self, timeout: timedelta) -> WordChannel:
         """Meet the ranks that this one talks to, unless the others have stopped waiting for it already."""
@@ -65,14 +63,14 @@ class SideChannel:
         self._words = WordChannel.connect(store, self._rank, self._size, timeout)
         return self._words
 
-    def _broken(self, waited: timedelta, note: Mapping[str, object]) -> ChannelBrokenError:
+    def _broken(self, waited: timedelta) -> ChannelBrokenError:
         """Give up this generation; returns the error. Closing the channel wakes the ranks that still wait."""
         key = f"{self._generation}/broken"
         self.close()
         try:
             self._store.require_reachable()
             self._store.set(f"{key}/any", "")
-            self._store.set(f"{key}/{self._rank}", json.dumps({**note, "waited": waited.total_seconds()}))
+            self._store.set(f"{key}/{self._rank}", str(waited.total_seconds()))
             absent = self._absent(key) or self._latest(key)
         except (RuntimeError, OSError):
             # The store is gone with the process that held it, or its host is out of reach: which ranks are still there
@@ -92,7 +90,7 @@ class SideChannel:
 
     def _latest(self, key: str) -> tuple[int, ...]:
         """All ranks came, too late: those that had waited least when the channel broke kept the others waiting."""
-        waited = [float(json.loads(self._store.get(f"{key}/{rank}"))["waited"]) for rank in range(self._size)]
+        waited = [float(self._store.get(f"{key}/{rank}")) for rank in range(self._size)]
         return tuple(rank for rank in range(self._size) if waited[rank] < max(waited) / 2)
 
     def exchange(self, place: str, document: Mapping[str, object]) -> dict[int, object]:

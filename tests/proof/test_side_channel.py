@@ -29,7 +29,7 @@ def test_words_add_up_modulo_two_to_the_64(ranks: Any, size: int) -> None:
     def program(rank: int) -> object:
         words_of_others = [0, rank, 0]
         own = channel(ranks, rank, size)
-        return [own.total(word, LONG, {}) for word in (words[rank] if rank < 2 else words_of_others)]
+        return [own.total(word, LONG) for word in (words[rank] if rank < 2 else words_of_others)]
 
     expected = [0, 7 + sum(range(2, size)), 0]
     assert ranks(program, size, mode=None, backend=None) == [expected] * size
@@ -49,13 +49,13 @@ def test_ranks_that_do_not_come_are_named_and_a_new_generation_works(ranks: Any,
     def program(rank: int) -> object:
         own, store = channel(ranks, rank, 4), ranks.store(f"order {ranks.boxes}")
         if not first:
-            assert own.total(1, LONG, {}) == 4
+            assert own.total(1, LONG) == 4
         if rank in (1, 3):
             store.wait(["0 knows", "2 knows"])
-        error = ranks.error_of(lambda: own.total(1, SHORT, {"op": "barrier"}))
+        error = ranks.error_of(lambda: own.total(1, SHORT))
         store.set(f"{rank} knows", "")
         assert isinstance(error, ChannelBrokenError)
-        return error.absent, own.total(5, LONG, {})
+        return error.absent, own.total(5, LONG)
 
     answers = ranks(program, 4, mode=None, backend=None)
     assert answers[0] == answers[2] == ((1, 3), 20)
@@ -67,7 +67,7 @@ def test_a_closed_channel_is_made_anew(ranks: Any) -> None:
         own = channel(ranks, rank, 2)
         totals = []
         for _ in range(3):
-            totals.append(own.total(2, LONG, {}))
+            totals.append(own.total(2, LONG))
             own.close()
         return totals
 
