@@ -2,12 +2,13 @@
 
 A transformer of 56 million parameters on two CPU ranks over Gloo, with DistributedDataParallel and with FSDP2, on a
 tiny batch, so that communication is most of a step. One job of each variant is started, and they take turns of one
-step, another first in each round. A ratio is that of the times of all turns to the plain ones; below it stand the
-bounds between which 95 of 100 draws of as many rounds from these lie. CPU time is that of all threads of both ranks,
-which a busy machine changes less. ``again`` is a second plain job, which shows how much of a ratio is noise. The goals:
-a step under record and check takes at most 3 % longer than plain, under detail 5 %. A round takes three to ten seconds,
-and a hundred tell about two hundredths: ``--wrappers`` and ``--variants`` choose, and ``--seconds`` ends a model with
-the rounds that it has. Measure on a machine that does nothing else. Nothing here is a test.
+step, another first in each round. These jobs, a set, are started anew several times, because equal jobs differ. A ratio
+is that of the times of all turns to the plain ones; below it stand the bounds between which 95 of 100 draws of as many
+sets and rounds from these lie. CPU time is that of all threads of both ranks, which a busy machine changes less.
+``again`` is a second plain job, which shows how much of a ratio is noise. The goals: a step under record and check
+takes at most 3 % longer than plain, under detail 5 %. A round takes three to ten seconds: ``--wrappers`` and
+``--variants`` choose, and ``--seconds`` ends a model with the rounds that it has. Measure on a machine that does
+nothing else. Nothing here is a test.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 
@@ -23,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.overhead import VARIANTS, machine
 from benchmarks.tables import bench_table
-from benchmarks.turns import MEASURES, WRAPPERS, Round, ratio, take_turns
+from benchmarks.turns import MEASURES, WRAPPERS, Set, add_extent, all_turns, extent_of, ratio, take_turns
 
 SWITCHES: dict[str, dict[str, str]] = {
     "plain": {},
@@ -46,6 +48,7 @@ class Row:
 
     wrapper: str
     measure: str
+    sets: int
     rounds: int
     plain: float
     ratios: dict[str, list[float]]
@@ -54,26 +57,26 @@ class Row:
 def measure(wrapper: str, options: argparse.Namespace) -> list[Row]:
     """The rows of a wrapper."""
     progress = Console(stderr=True)
-    rounds = take_turns(
+    sets = take_turns(
         {name: SWITCHES[name] for name in ("plain", *options.variants) if (wrapper, name) not in SKIPPED},
         (wrapper, TOKENS, options.ranks),
-        (options.rounds, options.steps, options.warm_up),
-        options.seconds,
+        extent_of(options),
         lambda place, _: progress.print(place, style="dim"),
     )
-    return rows_of(wrapper, rounds, options.steps)
+    return rows_of(wrapper, sets, options.steps)
 
 
-def rows_of(wrapper: str, rounds: list[Round], steps: int) -> list[Row]:
+def rows_of(wrapper: str, sets: Sequence[Set], steps: int) -> list[Row]:
     """What the rounds of a wrapper show."""
-    others = [name for name in rounds[0] if name != "plain"]
+    others = [name for name in sets[0][0] if name != "plain"]
     return [
         Row(
             wrapper,
             kind,
-            len(rounds),
-            round(statistics.median(one["plain"][kind] for one in rounds) / steps, 5),
-            {name: ratio(rounds, name, "plain", kind) for name in others},
+            len(sets),
+            sum(map(len, sets)),
+            round(statistics.median(all_turns(sets, "plain", kind)) / steps, 5),
+            {name: ratio(sets, name, "plain", kind) for name in others},
         )
         for kind in MEASURES
     ]
@@ -106,17 +109,12 @@ def main() -> None:
     parser.add_argument("--wrappers", choices=WRAPPERS, nargs="+", default=WRAPPERS, help="default: both")
     parser.add_argument("--variants", choices=COMPARED, nargs="+", default=COMPARED, help="beside plain (default: all)")
     parser.add_argument("--ranks", type=int, default=2, help="group size (default: 2)")
-    parser.add_argument("--rounds", type=int, default=100, help="turns of each variant (default: 100)")
-    parser.add_argument("--steps", type=int, default=1, help="of a turn (default: 1)")
-    parser.add_argument("--warm-up", type=int, default=3, help="steps before the first turn (default: 3)")
-    parser.add_argument(
-        "--seconds", type=float, default=600.0, help="of a model, after which no round begins (default: 600)"
-    )
+    add_extent(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of the table")
     options = parser.parse_args()
     rows = [row for wrapper in options.wrappers for row in measure(wrapper, options)]
     if options.json:
-        document = {"schema": "simcoll.training/4", "date": date.today().isoformat(), "machine": machine()}
+        document = {"schema": "simcoll.training/5", "date": date.today().isoformat(), "machine": machine()}
         print(json.dumps(document | {"rows": [asdict(row) for row in rows], "goals": GOALS}, indent=2))
         return
     console = Console()
