@@ -26,7 +26,7 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -264,11 +264,14 @@ def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int
 
     NaNs of weights, activations and gradients reach a reduction soon: the next call of its line has them. Where that is
     so nothing is excused. Results that the program gathers, and short ones that it broadcasts, need no other evidence.
-    At all other lines NaNs have to be sent more than once, and finite floats to be reduced afterwards; and what a model
-    broadcasts, its weights and buffers, always has numbers. A part for each rank, which may be padded, may also be sent
-    once, if the next floats that each rank of the group reduces, or gathers by itself, are finite.
+    At all other lines NaNs have to be sent more than once, and finite floats to be reduced afterwards. What a model
+    broadcasts, its weights and buffers, has numbers, unless it had none from the first such broadcast on, or has them
+    in the last ones: a buffer that holds NaN until it is set. A part for each rank, which may be padded, may also be
+    sent once, if the next floats that each rank of the group reduces, or gathers by itself, are finite.
     """
     first, times = _first_sent(calls, broken)
+    unset = _unset(calls, broken)
+    last: dict[_Line, bool] = {}
     found: set[_Line] = set()
     spread: set[_Line] = set()
     next_finite: dict[int, bool] = {}
@@ -284,8 +287,13 @@ def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int
             found |= {
                 line
                 for line, one in first[place]
-                if _is_result(one) or (whole and times[line] > 1 and _is_shared(one)) or (unread and _is_in_parts(one))
+                if _is_result(one)
+                or (unread and _is_in_parts(one))
+                or (whole and (line in unset or _is_set(line, last) if _is_weights(one) else times[line] > 1))
             }
+        for line, one in _senders(values) if not values.reduced else ():
+            if _is_weights(one):
+                last.setdefault(line, one.group_rank not in broken[place])
         if _adds_floats(values) or any(_gathers_floats(one) for _, one in _senders(values)):
             next_finite |= dict.fromkeys(values.group.ranks, not broken[place])
     return found
@@ -305,6 +313,27 @@ def _first_sent(
                         first.setdefault(place, []).append((line, one))
                     times[line] += 1
     return first, times
+
+
+def _unset(calls: Sequence[CollectiveValues], broken: Sequence[set[int]]) -> set[_Line]:
+    """The lines at which a model broadcast NaN before its rank had broadcast any floats without."""
+    found: set[_Line] = set()
+    have_sent: set[tuple[Group, int]] = set()
+    for place, values in enumerate(calls if any(broken) else ()):
+        for line, one in _senders(values) if not values.reduced else ():
+            if not _is_weights(one) or not any(is_float(buffer.dtype) for buffer in one.record.call.inputs):
+                continue
+            if one.group_rank not in broken[place]:
+                have_sent.add(line[:2])
+            elif line[:2] not in have_sent:
+                found.add(line)
+    return found
+
+
+def _is_set(line: _Line, last: Mapping[_Line, bool]) -> bool:
+    """True if what the rank's models broadcast after a call is finite in the end: ``last`` has the lines of then."""
+    ends = [finite for other, finite in last.items() if other[:2] == line[:2]]
+    return bool(ends) and all(ends)
 
 
 def _senders(values: CollectiveValues) -> Iterator[tuple[_Line, RankValues]]:
@@ -331,9 +360,9 @@ def _gathers_floats(one: RankValues) -> bool:
     return gathers and any(is_float(buffer.dtype) for buffer in one.record.call.inputs)
 
 
-def _is_shared(one: RankValues) -> bool:
-    """True if what a rank sends may be data that ranks share, and not the weights and buffers of a model."""
-    return not (one.of_model and spec_of(one.record.call).rooted is Rooted.FROM_ROOT)
+def _is_weights(one: RankValues) -> bool:
+    """True if what a rank sends are the weights and buffers of a model, and not data that ranks share."""
+    return one.of_model and spec_of(one.record.call).rooted is Rooted.FROM_ROOT
 
 
 @dataclass(slots=True)

@@ -307,7 +307,35 @@ def an_average_that_begins_with_nothing(rank: int) -> None:
         dist.all_reduce(average * torch.ones(3))
 
 
+class Scaled(nn.Module):
+    """Scales its inputs by a buffer that has no value until the first batch has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net(buffers=True)
+        self.register_buffer("scale", torch.full((9,), NAN))
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            new = x.abs().mean().expand(9)
+            self.scale = torch.where(self.scale.isnan(), new, 0.9 * self.scale + 0.1 * new)
+        return self.net(x / self.scale[0])
+
+
+def a_buffer_that_the_first_batch_sets(rank: int) -> None:
+    steps(rank, DistributedDataParallel(Net(buffers=True)))
+    steps(rank, DistributedDataParallel(Scaled()))
+
+
+def a_buffer_that_nobody_has_set(rank: int) -> None:
+    model = Net(buffers=True)
+    model.register_buffer("scale", torch.full((9,), NAN))
+    steps(rank, DistributedDataParallel(model))
+
+
 CORRECT = [
+    a_buffer_that_the_first_batch_sets,
+    a_buffer_that_nobody_has_set,
     metric_at_the_end,
     only_evaluation,
     metric_for_the_first_rank,
@@ -349,6 +377,20 @@ def buffers_of_a_model(rank: int) -> None:
     if rank == 0:
         model.module.norm.running_var[2] = NAN
     steps(rank, model)
+
+
+def buffers_before_the_first_pass(rank: int) -> None:
+    model = DistributedDataParallel(Net(buffers=True))
+    if rank == 0:
+        model.module.norm.running_var[2] = NAN
+    steps(rank, model)
+
+
+def buffers_that_the_model_uses(rank: int) -> None:
+    model = Net(buffers=True)
+    nn.init.constant_(model.norm.running_var, NAN)
+    model.norm.eval()
+    steps(rank, DistributedDataParallel(model))
 
 
 def weights_of_a_sharded_model(rank: int) -> None:
@@ -548,6 +590,8 @@ def metric_of_a_pass_without_gradients(rank: int) -> None:
 
 FAULTY = [
     (buffers_of_a_model, (), (0,)),
+    (buffers_before_the_first_pass, (), (0,)),
+    (buffers_that_the_model_uses, (), (0,)),
     (weights_of_a_sharded_model, (), (1,)),
     (activations, ("all_gather",), (1,)),
     (metric_that_is_added_up, ("all_gather",), (1,)),
