@@ -310,6 +310,8 @@ def an_average_that_begins_with_nothing(rank: int) -> None:
 class Scaled(nn.Module):
     """Scales its inputs by a buffer that has no value until the first batch has come."""
 
+    scale: Any
+
     def __init__(self) -> None:
         super().__init__()
         self.net = Net(buffers=True)
