@@ -47,7 +47,7 @@ _LEAST_ELEMENTS = 8
 """Fewer elements, or elements that are all the same, are no data: a number of the step, a size, a temperature."""
 
 _FIRST_ELEMENTS = 1 << 16
-_DEPTH = 4
+_DEPTH = 6
 _ABBREVIATED = 1 << 16
 """Characters of the plain values in a batch that are looked at."""
 
@@ -290,7 +290,9 @@ def _items(value: object, depth: int) -> Iterator[_Item]:
     elif isinstance(value, _PLAIN):
         yield repr(value)
     elif depth and isinstance(value, Mapping):
-        yield from _items([*value.items()], depth)
+        for key, one in value.items():
+            yield from _items(key, depth - 1)
+            yield from _items(one, depth - 1)
     elif depth and isinstance(value, (list, tuple)):
         for one in value:
             yield from _items(one, depth - 1)

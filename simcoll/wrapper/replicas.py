@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -66,6 +67,9 @@ _MOST_NAMES = 500_000
 _MOST_GROUPS = 4
 """Parameter groups of an optimizer whose settings are written down."""
 
+_OF = " of "
+"""Between the name of a state and that of its parameter."""
+
 _DDP = "DistributedDataParallel"
 _EQUALISING = (
     "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
@@ -85,12 +89,14 @@ class _Model:
     last forward pass with gradients does, ``apart`` that one did not; a ``local`` model has made a step after such a
     pass, so that its ranks may differ. ``looked`` is the number of steps at the last look, and ``open`` that boundary
     until the next step has been looked at. ``place`` is that of the last look, ``met`` that of the last pass;
-    ``numbers`` are those of the last two looks; ``due``: a look is to be made, and ``seen`` that it was.
+    ``numbers`` are those of the last two looks; ``due``: a look is to be made, and ``seen`` that it was. ``gradients``
+    are those before the first of the passes that do not synchronise. The ``ordinal`` is 0 until all ranks are known to
+    have the model.
     """
 
     process_group: dist.ProcessGroup
-    ordinal: int
     parameters: tuple[Named, ...]
+    ordinal: int = 0
     passes: int = 0
     steps: int = 0
     looked: int | None = None
@@ -103,6 +109,7 @@ class _Model:
     synchronises: bool = True
     apart: bool = False
     local: bool = False
+    gradients: tuple[tuple[int, int], ...] = ()
     optimizers: WeakKeyDictionary[Optimizer, None] = field(default_factory=WeakKeyDictionary)
     buckets: Buckets | None = None
 
@@ -175,13 +182,19 @@ class ReplicaWatch:
         if not torch.is_grad_enabled():
             return
         if model not in self._models:
-            self.made(model)
+            self._follow(model)
         known = self._models[model]
         if known.buckets is not None:
             known.buckets.look(model)
+        if known.synchronises and not model.require_backward_grad_sync:
+            known.gradients = _gradients(known)
         known.synchronises = model.require_backward_grad_sync
         known.apart |= not known.synchronises
-        if not known.synchronises or not model.training or known.local or not _equalises(model):
+        if not known.synchronises or not model.training:
+            return
+        if known.ordinal == 0:
+            known.ordinal = -self._next_ordinal(("copies", model.process_group.group_name))
+        if known.local or not _equalises(model):
             return
         place = calls_made(model.process_group)
         stepping = known.steps > 0 or _has_optimizer(one for _, one in known.parameters)
@@ -193,15 +206,16 @@ class ReplicaWatch:
             self._moved(known, place)
         if stepping and known.looked == known.steps:
             return
+        first = known.steps > 0 and not known.looked
         known.place, known.looked = place, known.steps
         if not known.due:
             self.settle()
             return
         with self._choice.counted():
-            self._look_at(model, known, place, broadcast)
+            self._look_at(model, known, place, broadcast, first)
 
-    def _look_at(self, model: DistributedDataParallel, known: _Model, place: int, broadcast: bool) -> None:
-        """The parameters at the start of a pass, and what else of a model is due."""
+    def _look_at(self, model: DistributedDataParallel, known: _Model, place: int, broadcast: bool, first: bool) -> None:
+        """The parameters at the start of a pass, and what else of a model is due; it is the ``first`` after a step."""
         number, known.seen = known.passes, True
         if number != known.numbers[1]:
             known.numbers = known.numbers[1], number
@@ -215,7 +229,7 @@ class ReplicaWatch:
             ignored = model.parameters_to_ignore
             buffers = [one for one in model.module.named_buffers() if one[0] not in ignored]
             self._write(key, "buffers", buffers, boundary)
-        if known.steps == 1 or boundary.is_first_of(_BETWEEN_STATES):
+        if first or boundary.is_first_of(_BETWEEN_STATES):
             names = {id(parameter): name for name, parameter in known.parameters}
             state = [one for optimizer in optimizers for one in _state(optimizer, names)]
             self._write(key, "optimizer state", state, boundary)
@@ -232,12 +246,23 @@ class ReplicaWatch:
 
     def made(self, model: DistributedDataParallel) -> None:
         """All ranks of a group make their models in the same order, but may use them in another."""
-        group, ignored = model.process_group.group_name, model.parameters_to_ignore
-        parameters = tuple(one for one in model.module.named_parameters() if one[0] not in ignored)
-        self._ordinals[group] += 1
-        self._known.clear()
-        known = self._models[model] = _Model(model.process_group, self._ordinals[group], parameters)
+        known = self._follow(model)
+        known.ordinal = self._next_ordinal(model.process_group.group_name)
         known.buckets = Buckets(model, known.ordinal, self._session.existing_recorder())
+
+    def _follow(self, model: DistributedDataParallel) -> _Model:
+        """A model of this rank. One that is a copy, or was made before values were checked, may be on this rank alone:
+        it has its place among those that all ranks have when it first synchronises gradients.
+        """
+        ignored = model.parameters_to_ignore
+        parameters = tuple(one for one in model.module.named_parameters() if one[0] not in ignored)
+        self._known.clear()
+        known = self._models[model] = _Model(model.process_group, parameters)
+        return known
+
+    def _next_ordinal(self, kind: object) -> int:
+        self._ordinals[kind] += 1
+        return self._ordinals[kind]
 
     # Optimizers.
 
@@ -266,7 +291,7 @@ class ReplicaWatch:
         for model in self._models.values():
             if optimizer in model.optimizers:
                 model.steps += 1
-                model.local |= not model.synchronises
+                model.local |= not model.synchronises and _gradients(model) != model.gradients
                 self._look_again(model)
         placed = self._placed_of(optimizer)
         if placed is not None:
@@ -317,10 +342,8 @@ class ReplicaWatch:
             ranks: tuple((names.get(id(one), f"parameter {places[id(one)]}"), one) for one in same)
             for ranks, same in found.items()
         }
-        for ranks in sets:
-            self._ordinals[ranks] += 1
         units = tuple(ref(unit) for module in owners for unit in module.modules() if hasattr(unit, "_get_fsdp_state"))
-        return _Placed(_count(optimizer), {ranks: self._ordinals[ranks] for ranks in sets}, sets, units)
+        return _Placed(_count(optimizer), {ranks: self._next_ordinal(ranks) for ranks in sets}, sets, units)
 
     def _look(self, optimizer: Optimizer, placed: _Placed) -> None:
         boundary = _Boundary(placed.steps, placed.steps - 1, placed.steps, placed.steps, _settings(optimizer))
@@ -361,7 +384,8 @@ class ReplicaWatch:
 
     def _index(self, key: _Key, kind: str, items: Sequence[Named]) -> int | None:
         """The number of a set of tensors, which is described when it is first met; None of too many."""
-        forms = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in items]
+        stable = _below_what_holds_all([name for name, _ in items])
+        forms = [(name, str(one.dtype), tuple(one.shape)) for name, (_, one) in zip(stable, items, strict=True)]
         described = blake2b(repr(forms).encode(), digest_size=8).hexdigest()
         whole = *key, kind, described
         if whole not in self._sets:
@@ -485,8 +509,10 @@ def watch_replicas(patches: Patches) -> None:
 
     @functools.wraps(finishing)
     def finished(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        # A copy has by now what a new model is given after this; a rank may make one alone.
+        copied = hasattr(model, "_comm_hooks")
         finishing(model, *args, **kwargs)
-        _check(lambda watch: watch.made(model) if _is_watched(model) else None)
+        _check(lambda watch: watch.made(model) if not copied and _is_watched(model) else None)
         forget_assignment()
 
     patches.replace(DistributedDataParallel, "_ddp_init_helper", finished)
@@ -585,8 +611,24 @@ def _state(optimizer: Optimizer, names: Mapping[int, str]) -> list[Named]:
             placements = getattr(parameter, "placements", None)
             shaped = isinstance(value, torch.Tensor) and value.shape == parameter.shape
             if shaped and getattr(value, "placements", None) == placements:
-                found.append((f"{key} of {names[id(parameter)]}", local_part(value)))
+                found.append((f"{key}{_OF}{names[id(parameter)]}", local_part(value)))
     return found
+
+
+def _below_what_holds_all(names: Sequence[str]) -> list[str]:
+    """Names without the path that all have in common: on some ranks alone another module may hold the model."""
+    paths = [name.rpartition(_OF)[2].split(".") for name in names]
+    levels = zip(*(path[:-1] for path in paths), strict=False)
+    shared = sum(1 for _ in takewhile(lambda level: len({*level}) == 1, levels))
+    heads = ("".join(name.rpartition(_OF)[:2]) for name in names)
+    return [head + ".".join(path[shared:]) for head, path in zip(heads, paths, strict=True)]
+
+
+def _gradients(model: _Model) -> tuple[tuple[int, int], ...]:
+    """The gradients of a model, by which it shows whether a backward pass has added to them."""
+    with apart():
+        gradients = (parameter.grad for _, parameter in model.trained)
+        return tuple((id(one), one._version) for one in gradients if one is not None)
 
 
 def _settings(optimizer: Optimizer) -> dict[str, object]:

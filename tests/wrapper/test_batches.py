@@ -296,6 +296,33 @@ def test_data_that_are_no_tensors(data: Callable[[int, int], Any], silent: bool)
     assert (findings(program, "threaded") == []) == silent
 
 
+class Detector(nn.Module):
+    """Takes images and a target for each, as torchvision's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, images: list[torch.Tensor], targets: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+        out: torch.Tensor = self.layer(torch.cat(images)) * sum(one["boxes"].mean() for one in targets)
+        return out
+
+
+def test_targets_that_are_mappings_are_read() -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Detector())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(6):
+            optimizer.zero_grad()
+            images = [seeded(step), seeded(100 + step)]
+            model(images, [{"boxes": one + 1} for one in images]).square().mean().backward()
+            optimizer.step()
+
+    [finding] = findings(program, "threaded")
+    assert (finding.code, finding.ranks) == ("SC905", (0, 1))
+
+
 def test_what_a_part_of_the_model_has_computed_is_no_batch() -> None:
     class Context(nn.Module):
         def __init__(self) -> None:

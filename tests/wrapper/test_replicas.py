@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -407,6 +408,24 @@ def twins(rank: int) -> None:
         optimizer.step()
 
 
+def copied(rank: int, *, at: int = -1) -> list[Any]:
+    """One rank keeps a copy of its first model; two models of one form follow, and a copy that all ranks train."""
+    torch.manual_seed(rank)
+    first = DistributedDataParallel(plain())
+    kept = [copy.deepcopy(first)] if rank == 0 else []
+    models: list[Any] = [first, DistributedDataParallel(plain()), DistributedDataParallel(plain())]
+    models.append(copy.deepcopy(models[-1]))
+    optimizer = torch.optim.Adam([one for model in models for one in model.parameters()], lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        sum(model(torch.rand(4, 6)).square().mean() for model in models).backward()
+        optimizer.step()
+        if rank == at and step == 1:
+            with torch.no_grad():
+                models[-1].module[0].bias += 1e-3
+    return kept
+
+
 def own_steps(rank: int, every: int = 1) -> None:
     """The program steps by itself; one rank makes a pass before it does. ``every``: passes that synchronise."""
     torch.manual_seed(rank)
@@ -439,9 +458,59 @@ def test_weights_that_are_altered_for_a_pass(alter: Callable[[Any, torch.Tensor]
     assert findings(lambda rank: altered(rank, alter), "threaded") == []
 
 
-@pytest.mark.parametrize("program", [logs, twins, own_steps, lambda rank: own_steps(rank, 4), averaged_in_pairs])
+@pytest.mark.parametrize(
+    "program", [logs, twins, copied, own_steps, lambda rank: own_steps(rank, 4), averaged_in_pairs]
+)
 def test_passes_of_one_rank_and_steps_of_its_own(program: Callable[[int], None]) -> None:
     assert findings(program, "threaded") == []
+
+
+def test_a_copy_that_all_ranks_train_is_compared() -> None:
+    [finding] = findings(lambda rank: copied(rank, at=2), "threaded")
+    assert (finding.code, finding.culprits) == ("SC904", (2,))
+    assert "parameter 0.bias is not equal on ranks 0-2 after step 2" in finding.message
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_pass_that_does_not_synchronise_counts_by_its_gradients(backward: bool) -> None:
+    """One that gives a figure for the log leaves the ranks alike; local steps do not."""
+
+    def program(rank: int) -> None:
+        torch.manual_seed(rank)
+        model: Any = DistributedDataParallel(plain())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(8):
+            optimizer.zero_grad()
+            model(torch.rand(4, 6)).square().mean().backward()
+            for _ in range(2 if step == 0 else 0):
+                with model.no_sync():
+                    loss = model(torch.rand(4, 6)).mean()
+                if backward:
+                    loss.backward()
+            optimizer.step()
+            if rank == 1 and step == 4:
+                with torch.no_grad():
+                    model.module[0].weight += 1e-3
+
+    assert [one.culprits for one in findings(program, "threaded")] == ([] if backward else [(1,)])
+
+
+def test_a_state_is_compared_after_steps_of_two_optimizers() -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(rank)
+        model: Any = DistributedDataParallel(plain())
+        optimizers = [torch.optim.Adam(model.module[place].parameters(), lr=0.01) for place in (0, 2)]
+        for step in range(3):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            model(torch.rand(4, 6)).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            if rank == 1 and step == 0:
+                optimizers[0].state[model.module[0].bias]["exp_avg"][2] = 1.0
+
+    [finding] = findings(program, "threaded")
+    assert "exp_avg of 0.bias is not equal on ranks 0-2 after step 2" in finding.message
 
 
 def test_what_stays_different_is_found_however_the_program_steps() -> None:
@@ -546,6 +615,7 @@ def tensor_parallel(rank: int, *, at: int = -1) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
     model = Block()
+    holder = nn.ModuleDict({"model": model}) if rank == 3 else None  # such as a logger's
     whole(model.norm, mesh["tp"])
     parallelize_module(model, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     fully_shard(model, mesh=mesh["dp"])
@@ -555,6 +625,7 @@ def tensor_parallel(rank: int, *, at: int = -1) -> None:
             add_to(model.norm.weight)
 
     steps_of(model, change, rank // 2)
+    del holder
 
 
 @pytest.mark.slow
