@@ -38,7 +38,7 @@ _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dump
 _STEPS = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "steps")
 _MARKS = layout.marks_offset(layout.GROUP_ROWS)
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
-_MANY = frozenset({"values", "state", "batch", "promised"})
+_MANY = frozenset({"values", "state", "batch", "trained", "promised"})
 """Events that calls and steps have: they must not take the room of all others."""
 
 _CLIPPED_TEXT = 10_000

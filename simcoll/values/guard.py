@@ -21,6 +21,10 @@ _RAISED_BY_CHECKS = frozenset({*sys.stdlib_module_names, "numpy", "simcoll", "to
 """Packages whose exceptions a check may raise by itself."""
 
 
+CHECKED = {"calls": "values of collectives", "steps": "weights, batches and random numbers"}
+"""What is not checked any more on a rank, by what its checks are of."""
+
+
 class EventBox(Protocol):
     """Where a rank writes down what is not a call."""
 
@@ -67,7 +71,7 @@ class Guard:
         text = "".join(traceback.format_exception_only(error)).strip()[:_LONGEST]
         if (box := self._box()) is not None:
             box.event("unchecked", of=self._of, type=type(error).__name__, message=text, interrupted=interrupted)
-        sys.stderr.write(f"simcoll: values are not checked any more on this rank: {printable(text)}\n")
+        sys.stderr.write(f"simcoll: {CHECKED[self._of]} are not checked any more on this rank: {printable(text)}\n")
 
 
 def is_of_program(error: Exception) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import text
 from simcoll.core.trace import Trace
+from simcoll.values.guard import CHECKED
 
 
 def unchecked_notes(traces: Sequence[Trace]) -> list[str]:
@@ -27,6 +28,6 @@ def unchecked_notes(traces: Sequence[Trace]) -> list[str]:
 
 def _note(of: str, message: str, interrupted: bool, ranks: dict[int, int]) -> str:
     more = max(ranks.values())
-    lost = f"this collective and {more:,} later ones" if of == "calls" else "weights, batches and random numbers"
+    lost = f"this collective and {more:,} later ones" if of == "calls" else CHECKED["steps"]
     cause = "the program was interrupted in a check" if interrupted else "a check failed itself"
     return f"values were not checked to the end on {ranks_text(ranks)}: {lost}, as {cause}: {message}"
