@@ -11,6 +11,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 PARTS = {
+    "simcoll.blackbox._reader": "simcoll/blackbox/_reader.c",
     "simcoll.blackbox._ring": "simcoll/blackbox/_ring.c",
     "simcoll.blackbox._stacks": "simcoll/blackbox/_stacks.c",
     "simcoll.pricing._replay": "simcoll/pricing/_replay.c",

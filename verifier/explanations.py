@@ -307,7 +307,9 @@ def _wrong_values(inquiry: Inquiry) -> list[Finding]:
 
     For each rule and group, the first such call is reported, and the first step after which replicas differ.
     """
-    return value_findings(inquiry.job.columns, [*inquiry.job.traces.values()])
+    job = inquiry.job
+    written = job.tells("values", "state", "promised")
+    return value_findings(job.columns, [*job.traces.values()]) if written else []
 
 
 def _earlier_wrong_values(inquiry: Inquiry) -> list[Finding]:
@@ -315,6 +317,8 @@ def _earlier_wrong_values(inquiry: Inquiry) -> list[Finding]:
     decided what the rank stated there.
     """
     disagreements = inquiry.of(_PARTED[0].name)
+    if not disagreements:
+        return []
     values = [one for one in _wrong_values(inquiry) if one.code in (REPLICAS_DIFFER.code, WRONG_RESULT.code)]
     return [one for one in values if any(_comes_before(one, other) for other in disagreements)]
 
@@ -325,7 +329,7 @@ def _comes_before(first: Finding, other: Finding) -> bool:
 
 def _same_data(inquiry: Inquiry) -> list[Finding]:
     """A warning: by the digests of what entered their models, data-parallel ranks train on the same batches."""
-    return same_data([*inquiry.job.traces.values()])
+    return same_data([*inquiry.job.traces.values()]) if inquiry.job.tells("batch") else []
 
 
 def _unfinished_disagreements(inquiry: Inquiry) -> list[Finding]:

@@ -64,20 +64,24 @@ def judge(
         traces, stall = stall_of_records(recorded)
     columns, agreement = agreement_of(traces)
     job = Job.of(traces, outcome, stall, columns, match_messages(traces))
-    mismatches = [*without_consequences(agreement.mismatches, model_mismatches(traces)), *_unequal(job)]
-    job = job.disagreeing([*mismatches, *calls_of_outsiders(job), *memory_findings(traces)])
+    models = model_mismatches(traces) if job.tells("parameters") else []
+    mismatches = [*without_consequences(agreement.mismatches, models), *_unequal(job)]
+    memory = memory_findings(traces) if job.tells("changed", "overlap", "unsound") else []
+    job = job.disagreeing([*mismatches, *calls_of_outsiders(job), *memory])
     known = stall is not None or any(trace.groups for trace in traces)
     told = with_texts(with_divergence(explained(job) if known else (), columns), traces)
     ran = ran_by(traces)
     told = with_partings_of_messages(with_partings(told, ran), traces, ran)
-    told = with_broken_ties(with_partings_of_exceptions(told, traces), traces)
+    told = with_partings_of_exceptions(told, traces) if job.tells("handling") else told
+    told = with_broken_ties(told, traces)
     told = with_wrong_groups(with_call_sites(told, traces), traces)
     findings = with_steps(with_unknown(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)
     findings = one_per_condition(findings, traces) if folded else findings
     world_size = max([trace.world_size for trace in traces] + [len(job.launched)])
-    notes = [*_early_notes(job), *_missing_notes(job, world_size), *_damage_notes(traces), *unchecked_notes(traces)]
+    notes = [*_early_notes(job), *_missing_notes(job, world_size), *_damage_notes(traces)]
+    notes += unchecked_notes(traces) if job.tells("unchecked") else []
     return Report(
         _verdict(findings, job),
         world_size,

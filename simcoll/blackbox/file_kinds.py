@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from simcoll.blackbox import BlackBox
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import SUFFIX
-from simcoll.blackbox.reader import read_open_box
+from simcoll.blackbox.reader import read_alike, read_open_box
 from simcoll.blackbox.table import KnownEntries
 from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
@@ -25,17 +25,20 @@ _KEYS = (b"entries", b"pg_config", b"pg_status", b"version")
 """One of these stands at the beginning of every dump."""
 
 
-def read_record_file(path: Path, known: KnownEntries | None = None) -> RecordFile:
+def read_record_file(path: Path | str, known: KnownEntries | None = None) -> RecordFile:
     """Read one file, whatever its name; raises :class:`UnreadableError` and nothing else.
 
     ``known`` holds the values of files read before that it may share.
     """
+    name = str(path)
     try:
-        with opened_record(str(path), "a black box") as fd:
+        if known is not None and (box := read_alike(name, known)) is not None:
+            return box
+        with opened_record(name, "a black box") as fd:
             head = os.pread(fd, _HEAD, 0)
-            if head.startswith(layout.MAGIC) or path.suffix == SUFFIX or not looks_like_dump(head):
-                return read_open_box(fd, str(path), head, known)
-        return read_dump(path)
+            if head.startswith(layout.MAGIC) or name.endswith(SUFFIX) or not looks_like_dump(head):
+                return read_open_box(fd, name, head, known)
+        return read_dump(Path(path))
     except UnreadableError:
         raise
     except MemoryError as error:

@@ -67,8 +67,7 @@ def gather(
     """
     paths = list(paths)
     found = [find_records(path) for path in paths]
-    # By their texts, which are worked out anyway, and hashed sooner than paths.
-    files = [*{str(file): file for one in found for file in one.files}.values()]
+    files = [*dict.fromkeys(file for one in found for file in one.files)]
     if spread is None:
         outcomes = read_files(files, workers=workers, progress=progress)
     else:
@@ -102,7 +101,7 @@ def _of_other_runs(
 ) -> list[Path]:
     """The given folders that have black boxes, and none of which any record is used."""
     files, mine = {box.path for box in boxes}, {one.path for one in used}
-    names = {path: [*map(str, one.files)] for path, one in found.items() if os.path.isdir(path)}
+    names = {path: one.files for path, one in found.items() if os.path.isdir(path)}
     return [path for path, own in names.items() if files.intersection(own) and mine.isdisjoint(own)]
 
 
@@ -120,7 +119,7 @@ def _folders(given: Sequence[Path], other_runs: Collection[Path], used: Sequence
     """The folders that were given, and those below them of which a record is used: not those of other runs."""
     # A host all of whose ranks failed before they recorded has left an account alone.
     own = [path for path in given if path not in other_runs]
-    below = sorted({Path(folder) for folder in {os.path.dirname(one.path) for one in used}})
+    below = sorted({Path(folder) for folder in {_folder_of(one.path) for one in used}})
     return tuple(dict.fromkeys([*own, *(folder for folder in below if any(map(folder.is_relative_to, given)))]))
 
 
@@ -156,17 +155,21 @@ def boxes_below(folder: Path) -> list[Path]:
 
 def matching(folder: Path, pattern: str) -> list[Path]:
     """The files of a folder that have such a name, sorted; none where it is no folder, or is gone."""
+    return [folder / name for name in _names_matching(folder, pattern)]
+
+
+def _names_matching(folder: Path, pattern: str) -> list[str]:
     try:
-        return [folder / name for name in sorted(fnmatch.filter(os.listdir(folder), pattern))]
+        return sorted(fnmatch.filter(os.listdir(folder), pattern))
     except OSError:
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFiles:
-    """The files to read that a path names, and notes on the others."""
+    """The files to read that a path names, as texts, which are made sooner than paths; and notes on the others."""
 
-    files: Sequence[Path]
+    files: Sequence[str]
     note: str = ""
 
 
@@ -177,7 +180,7 @@ def find_records(path: Path) -> RecordFiles:
     Dumps are recognised by their content, not by their names; hidden files are skipped.
     """
     if not os.path.isdir(path):
-        return RecordFiles([path])
+        return RecordFiles([str(path)])
     files, passed = _records_in(path)
     if not files:
         for folder in filter(os.path.isdir, _visible(path)):
@@ -186,12 +189,13 @@ def find_records(path: Path) -> RecordFiles:
     return RecordFiles(files, f"{path}: {_counted(passed, 'other file', 'other files')} passed over" if passed else "")
 
 
-def _records_in(folder: Path) -> tuple[list[Path], int]:
+def _records_in(folder: Path) -> tuple[list[str], int]:
     """The files of one folder to be read, and the number of others beside the dumps among them."""
-    if boxes := files_of(folder):
-        return [*boxes, *dumps_beside(folder)], 0
+    if boxes := _names_matching(folder, f"*{SUFFIX}"):
+        below = str(folder / "name").removesuffix("name")
+        return [*(below + name for name in boxes), *map(str, dumps_beside(folder))], 0
     files = [path for path in _visible(folder) if os.path.isfile(path) and not _is_own(path)]
-    dumps = [path for path in files if is_record_file(path)]
+    dumps = [str(path) for path in files if is_record_file(path)]
     return dumps, len(files) - len(dumps)
 
 
@@ -239,17 +243,22 @@ def _of_newest_run(boxes: Sequence[BlackBox]) -> list[BlackBox]:
     belongs to the run of the sound ones beside it: it must not define one in which no other rank is.
     """
     newest = max([box for box in boxes if box.about] or boxes, key=lambda box: box.created_ns)
-    folder = os.path.dirname(newest.path)
-    same = [box for box in boxes if _run_of(box) == _run_of(newest) or (not box.about and _is_beside(box, newest))]
-    placed = [(box, os.path.dirname(box.path)) for box in same]
+    folder, run = _folder_of(newest.path), _run_of(newest)
+    same = [box for box in boxes if _run_of(box) == run or (not box.about and _is_beside(box, newest))]
+    placed = [(box, _folder_of(box.path)) for box in same]
     ranks = {box.rank for box, own in placed if own == folder}
     other_runs = {own for box, own in placed if box.rank in ranks} - {folder}
     return [box for box, own in placed if own not in other_runs]
 
 
+def _folder_of(path: str) -> str:
+    """The folder of a file whose path is written without needless characters, as pathlib writes it."""
+    return path.rpartition(os.sep)[0] or os.path.dirname(path)
+
+
 def _is_beside(box: BlackBox, other: BlackBox) -> bool:
     alike = (box.world_size, box.attempt) == (other.world_size, other.attempt)
-    return alike and os.path.dirname(box.path) == os.path.dirname(other.path)
+    return alike and _folder_of(box.path) == _folder_of(other.path)
 
 
 def _run_of(box: BlackBox) -> tuple[str, int, int]:

@@ -11,7 +11,6 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -37,19 +36,14 @@ _FIRST_FIELDS = [name for name, _ in layout.FIRST_HEADER_FIELDS]
 _NO_MARKS = {"marks_offset": 0, "mark_count": 0}
 _OWN = ("rank", "pid", "wall_ns", "monotonic_ns", "header_crc")
 """The fields of the page in which the ranks of a job differ, as do the counters."""
+_WIDTHS = [(name, code, Struct(code).size) for name, code in layout.HEADER_FIELDS]
+_OWN_FIELDS = Struct("<" + "".join(code if name in _OWN else f"{width}x" for name, code, width in _WIDTHS))
+_OWN_PLACES = (
+    *((layout.offset_of(layout.HEADER_FIELDS, name), width) for name, _, width in _WIDTHS if name in _OWN),
+    (layout.COUNTERS_OFFSET, layout.COUNTERS.size),
+)
 
-
-def _apart() -> Struct:
-    """A whole page: what ranks differ in as numbers, all else as bytes."""
-    fields = groupby(layout.HEADER_FIELDS, key=lambda field: field[0] if field[0] in _OWN else "")
-    codes = ("".join(code for _, code in alike) for _, alike in fields)
-    first = [code if len(code) == 1 else f"{Struct('<' + code).size}s" for code in codes]
-    gap, counters = layout.COUNTERS_OFFSET - layout.HEADER.size, "".join(code for _, code in layout.COUNTER_FIELDS)
-    return Struct("<" + "".join(first) + f"{gap}s{counters}{layout.ABOUT_LIMIT}s")
-
-
-_APART = _apart()
-
+_ABOUT_SIZE = layout.offset_of(layout.HEADER_FIELDS, "about_size")
 _FIRST = layout.FIRST_VERSION.to_bytes(4, "little")
 
 _MOST_SHAPES = 4096
@@ -148,9 +142,9 @@ def unpack_header(page: bytes, name: str, known: KnownEntries | None = None) -> 
     """
     if known is None or len(page) != layout.PAGE:
         return _unpacked(page, name, KnownEntries() if known is None else known)[0]
-    first, rank, world, pid, attempt, wall, monotonic, more, crc, gap, *counters, about = _APART.unpack(page)
-    alike = first, world, attempt, more, gap, about
+    alike = _alike(page)
     shape = known.shapes.get(alike)
+    rank, pid, wall, monotonic, crc = _OWN_FIELDS.unpack_from(page)
     sound = zlib.crc32(page[: layout.HEADER_CRC_OFFSET]) == crc
     if shape is None or not sound or rank >= shape.world_size:
         header, shape = _unpacked(page, name, known)
@@ -158,8 +152,22 @@ def unpack_header(page: bytes, name: str, known: KnownEntries | None = None) -> 
         if sound and page[8:12] != _FIRST and len(known.shapes) < _MOST_SHAPES:
             known.shapes[alike] = shape
         return header
-    lost, closed, dumped, steps = _counted(wall, *counters)
-    return Header(rank, pid, wall, monotonic, lost, closed, dumped, steps, *shape)
+    return _header(shape, rank, pid, wall, monotonic, *layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET))
+
+
+def _header(shape: HeaderShape, rank: int, pid: int, wall_ns: int, monotonic_ns: int, *counters: int) -> Header:
+    """The header of a page of a known shape; ``counters`` are those of the format, in its order."""
+    lost, closed, dumped, steps = counted(wall_ns, *counters)
+    return Header(rank, pid, wall_ns, monotonic_ns, lost, closed, dumped, steps, *shape)
+
+
+def _alike(page: bytes) -> bytes:
+    """A page up to its end but for what ranks differ in: the key of its shape, as ``_reader.c`` makes it too."""
+    size = int.from_bytes(page[_ABOUT_SIZE : _ABOUT_SIZE + 4], "little")
+    alike = bytearray(page[: layout.ABOUT_OFFSET + size])
+    for begin, width in _OWN_PLACES:
+        alike[begin : begin + width] = bytes(width)
+    return bytes(alike)
 
 
 def _unpacked(page: bytes, name: str, known: KnownEntries) -> tuple[Header, HeaderShape]:
@@ -175,11 +183,11 @@ def _unpacked(page: bytes, name: str, known: KnownEntries) -> tuple[Header, Head
     sizes = {name: values[name] for name in HeaderShape._fields if name in values and name != "mode"}
     shape = HeaderShape(**sizes, mode=mode, about=about or {}, damaged=about is None)
     rank, pid, wall, monotonic = (values[name] for name in _OWN[:-1])
-    lost, closed, dumped, steps = _counted(wall, *layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET))
-    return Header(rank, pid, wall, monotonic, lost, closed, dumped, steps, *shape), shape
+    counters = layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET)
+    return _header(shape, rank, pid, wall, monotonic, *counters), shape
 
 
-def _counted(wall_ns: int, lost: int, closed_ns: int, dumped_ns: int, steps: int) -> tuple[int, int, int, int]:
+def counted(wall_ns: int, lost: int, closed_ns: int, dumped_ns: int, steps: int) -> tuple[int, int, int, int]:
     """The counters, 0 for those that cannot be right: they stand outside the checksum."""
     return (
         lost if lost <= _MOST_LOST else 0,

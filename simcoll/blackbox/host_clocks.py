@@ -132,6 +132,7 @@ def moved_box(box: BlackBox, by_ns: int) -> BlackBox:
         events=tuple(_moved_event(event, by_ns) for event in box.events),
         slots=moved_slots(box.slots, by_ns),
         captured=moved_slots(box.captured, by_ns),
+        times=None,
     )
 
 

@@ -16,6 +16,7 @@ limit was why (null: not known). ``lost`` has the nodes that its launcher lost. 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -83,10 +84,12 @@ def read_host(path: Path) -> HostFacts | None:
 def fact_files(folder: Path) -> list[Path]:
     """The files of a folder that tell of the job's hosts."""
     try:
-        names = sorted(path for path in folder.iterdir() if path.suffix != SUFFIX)
+        # Most are black boxes, of thousands of ranks: names are sorted out before they are made paths.
+        names = sorted(name for name in os.listdir(folder) if not name.endswith(SUFFIX))
     except OSError:
         return []
-    return [path for path in names if any(map(path.match, (HOST_PATTERN, KERNEL_PATTERN, RAS_PATTERN)))]
+    paths = [folder / name for name in names]
+    return [path for path in paths if any(map(path.match, (HOST_PATTERN, KERNEL_PATTERN, RAS_PATTERN)))]
 
 
 def job_facts(traces: Sequence[Trace], launches: Sequence[LaunchAccount], files: Iterable[Path] = ()) -> JobFacts:

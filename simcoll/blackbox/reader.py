@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.header import Header, unpack_header
+from simcoll.blackbox.header import Header, counted, unpack_header
 from simcoll.blackbox.ring_reader import CHUNK, NO_SLOTS, SLOT_DTYPE, Slots, read_ring
 from simcoll.blackbox.table import KnownEntries, TableEntries, in_order, is_blank, is_whole, read_entries
 from simcoll.core.io import open_at_once, opened_record, written_until
+from simcoll.core.native import native
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
 from simcoll.core.steps import StepMarks, ended_event
-from simcoll.core.trace import calls_digest, record_at
+from simcoll.core.trace import SlotTimes, calls_digest, record_at
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
 
@@ -48,7 +49,8 @@ class BlackBox:
     number (p2p sequence number) that the file no longer holds. ``problems`` lists the damage in words. Times are
     nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself, ``dumped_ns`` where the file
     is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count. ``alike`` is
-    the :func:`~simcoll.core.trace.calls_digest` of the slots, nothing in the box of a :class:`BoxTail`.
+    the :func:`~simcoll.core.trace.calls_digest` of the slots, nothing in the box of a :class:`BoxTail`; ``times`` are
+    theirs, where the reader has seen them.
     """
 
     path: str
@@ -73,6 +75,7 @@ class BlackBox:
     problems: Sequence[str]
     about: Mapping[str, object]
     alike: bytes = b""
+    times: SlotTimes | None = None
 
     @property
     def unknown(self) -> frozenset[str]:
@@ -165,11 +168,63 @@ def read_open_box(fd: int, name: str, page: bytes, known: KnownEntries | None = 
     if wrapped:
         _assume_dropped(slots, _untold(groups, rows, newest - header.slot_count), dropped, dropped_p2p)
     # The table lies behind the ring.
-    problems = _problems(header, entries, last_gap, cut=not table and _is_cut(fd, header))
-    alike = calls_digest(slots) if course is None else course.alike
-    marks = read_marks(fd, header)
-    tables = calls.together, lines.together
-    return _assemble(name, header, entries, tables, (slots, captured), (dropped, dropped_p2p), problems, alike, marks)
+    problems = _problems(header, entries.damaged, last_gap, cut=not table and _is_cut(fd, header))
+    return _assemble(
+        name,
+        header,
+        known.together(in_order(entries.groups)),
+        calls.together,
+        lines.together,
+        in_order(entries.events),
+        (slots, captured),
+        (dropped, dropped_p2p),
+        problems,
+        calls_digest(slots) if course is None else course.alike,
+        read_marks(fd, header),
+    )
+
+
+def read_alike(path: str, known: KnownEntries) -> BlackBox | None:
+    """A black box that differs from those read before in nothing but what is each rank's own, in one compiled step.
+
+    None for any other file, and where nothing was compiled: :func:`read_open_box` reads it.
+    """
+    compiled = native("simcoll.blackbox._reader") if known.courses else None
+    found = None if compiled is None else compiled.read(path, known.compiled)
+    if found is None:
+        return None
+    shape, rank, pid, wall, _, *counters, ring, course, groups, calls, lines, events, marks, times = found
+    lost, closed, dumped, steps = counted(wall, *counters)
+    # The line behind the last is that of calls without one.
+    if lost or shape.damaged or not course.refers_within(len(groups), len(calls), len(lines) - 1):
+        return None
+    tables = known.last[2:] = known.together(groups), known.together(calls), known.together(lines)
+    if steps:
+        events = (*ended_event(steps, None if marks is None else _marks(marks, steps)), *events)
+    about = shape.about
+    return BlackBox(
+        path,
+        rank,
+        shape.world_size,
+        shape.mode,
+        _text(about.get("host")),
+        pid,
+        _text(about.get("run")),
+        shape.attempt,
+        wall,
+        closed,
+        dumped,
+        *tables,
+        tuple(events),
+        {},
+        {},
+        np.frombuffer(ring, SLOT_DTYPE, course.newest),
+        NO_SLOTS,
+        (),
+        about,
+        course.alike,
+        SlotTimes(*times),
+    )
 
 
 def _of_graphs(slots: Slots) -> tuple[Slots, Slots]:
@@ -280,10 +335,10 @@ def _forget(slots: Slots, gap: int, groups: int, dropped: _Dropped, dropped_p2p:
             known[group] = max(known.get(group, 0), last)
 
 
-def _problems(header: Header, entries: TableEntries, last_gap: int, *, cut: bool) -> list[str]:
-    problems = entries.damaged[:3]
-    if len(entries.damaged) > 3:
-        problems.append(f"{len(entries.damaged)} entries of the table are damaged in all")
+def _problems(header: Header, damaged: Sequence[str], last_gap: int, *, cut: bool) -> list[str]:
+    problems = [*damaged[:3]]
+    if len(damaged) > 3:
+        problems.append(f"{len(damaged)} entries of the table are damaged in all")
     if header.damaged:
         problems.append("the description of the process (host, versions) is damaged")
     if header.lost:
@@ -298,8 +353,10 @@ def _problems(header: Header, entries: TableEntries, last_gap: int, *, cut: bool
 def _assemble(
     name: str,
     header: Header,
-    entries: TableEntries,
-    tables: tuple[Sequence[Call], Sequence[Source]],
+    groups: Sequence[Group],
+    calls: Sequence[Call],
+    lines: Sequence[Source],
+    events: Sequence[Event],
     slots: tuple[Slots, Slots],
     dropped: tuple[_Dropped, _Dropped],
     problems: list[str],
@@ -319,9 +376,10 @@ def _assemble(
         header.wall_ns,
         header.closed_ns,
         header.dumped_ns,
-        in_order(entries.groups),
-        *tables,
-        (*ended_event(header.steps, marks), *in_order(entries.events)),
+        groups,
+        calls,
+        lines,
+        (*ended_event(header.steps, marks), *events),
         *dropped,
         *slots,
         tuple(problems),
@@ -334,8 +392,11 @@ def read_marks(fd: int, header: Header) -> StepMarks | None:
     """The marks of the steps that the program has marked; None where it marked none, or they are events."""
     if not (header.steps and header.mark_count):
         return None
-    data = os.pread(fd, header.mark_count * layout.MARK.size, header.marks_offset)
-    return StepMarks.at_places(np.frombuffer(_whole(data, layout.MARK.size), np.uint64), header.steps)
+    return _marks(os.pread(fd, header.mark_count * layout.MARK.size, header.marks_offset), header.steps)
+
+
+def _marks(data: bytes, ended: int) -> StepMarks | None:
+    return StepMarks.at_places(np.frombuffer(_whole(data, layout.MARK.size), np.uint64), ended)
 
 
 def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots, marks: StepMarks | None) -> BlackBox:
@@ -347,8 +408,19 @@ def box_of_newest(name: str, header: Header, entries: TableEntries, slots: Slots
     dropped_p2p: _Dropped = {}
     if not len(slots) or int(slots["index"][0]) > 1:
         _assume_dropped(slots, [*range(len(entries.groups))], dropped, dropped_p2p)
-    tables = in_order(entries.signatures), (*in_order(entries.sources), UNKNOWN_SOURCE)
-    return _assemble(name, header, entries, tables, (slots, NO_SLOTS), (dropped, dropped_p2p), [], b"", marks)
+    return _assemble(
+        name,
+        header,
+        in_order(entries.groups),
+        in_order(entries.signatures),
+        (*in_order(entries.sources), UNKNOWN_SOURCE),
+        in_order(entries.events),
+        (slots, NO_SLOTS),
+        (dropped, dropped_p2p),
+        [],
+        b"",
+        marks,
+    )
 
 
 def _text(value: object) -> str:

@@ -54,7 +54,11 @@ _START = (
 
 
 def read_files(
-    paths: Sequence[Path], *, workers: int | None = None, progress: Progress | None = None, limit: int = MEMORY_LIMIT
+    paths: Sequence[Path | str],
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    limit: int = MEMORY_LIMIT,
 ) -> list[Outcome]:
     """Read each file: its content, or the error for which it cannot be read, in the order of ``paths``.
 
@@ -82,7 +86,7 @@ def read_files(
     return [outcomes[index] for index in range(len(paths))]
 
 
-def _workers_for(paths: Sequence[Path], read_here: Callable[[Iterable[int]], None]) -> int:
+def _workers_for(paths: Sequence[Path | str], read_here: Callable[[Iterable[int]], None]) -> int:
     """Returns the number of workers; 0 where files are read here sooner. To find out, some may be read already."""
     if not any(map(_is_large, paths)):
         if len(paths) < _MANY_FILES:
@@ -103,10 +107,10 @@ def _ready_seconds() -> float:
         return 0.0
 
 
-def _is_large(path: Path) -> bool:
+def _is_large(path: Path | str) -> bool:
     """True for a large file; the size of a black box says little, and it is bounded by its format."""
     try:
-        return not str(path).endswith(SUFFIX) and path.stat().st_size > _LARGE_BYTES
+        return not str(path).endswith(SUFFIX) and os.stat(path).st_size > _LARGE_BYTES
     except OSError:
         return False
 
@@ -116,7 +120,7 @@ def _tell(progress: Progress | None, done: int, total: int) -> None:
         progress(done, total)
 
 
-def _read_here(path: Path, known: KnownEntries) -> Outcome:
+def _read_here(path: Path | str, known: KnownEntries) -> Outcome:
     try:
         return read_record_file(path, known)
     except UnreadableError as error:
@@ -136,7 +140,7 @@ class _Worker:
     pending: deque[int] = field(default_factory=deque)
     ready: bool = False
 
-    def give(self, index: int, path: Path) -> None:
+    def give(self, index: int, path: Path | str) -> None:
         """Ask for a file; a dead process shows when its answer is waited for."""
         name = os.fsencode(path)
         self.pending.append(index)
@@ -153,7 +157,7 @@ class _Worker:
 
 
 def _read_apart(
-    paths: Sequence[Path], count: int, limit: int, kept: dict[object, object]
+    paths: Sequence[Path | str], count: int, limit: int, kept: dict[object, object]
 ) -> Iterator[tuple[int, Outcome]]:
     """Each file's index and outcome, in the order in which they come."""
     with selectors.DefaultSelector() as selector:
@@ -168,7 +172,7 @@ def _read_apart(
 class _Pool:
     """The processes that read, and the files (by index) that none of them was given yet."""
 
-    paths: Sequence[Path]
+    paths: Sequence[Path | str]
     limit: int
     selector: selectors.BaseSelector
     left: deque[int]

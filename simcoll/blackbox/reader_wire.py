@@ -20,6 +20,7 @@ from simcoll.blackbox.ring_reader import SLOT_DTYPE
 from simcoll.blackbox.table import CommonData, KnownEntries, Together
 from simcoll.core.record import Event, Group, Members, Source
 from simcoll.core.steps import StepMarks
+from simcoll.core.trace import SlotTimes
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.flight_recorder.dump import Dump, DumpGroup
@@ -29,7 +30,7 @@ SHARED = frozenset({Group, Call, Source, DumpGroup, CommonData, Together, type(S
 
 _HEAD = Struct("<QQQ")
 _SIZE = Struct("<Q")
-_SENT = (*SHARED, BlackBox, Buffer, Dump, Event, Members, StepMarks, UnreadableError, frozenset)
+_SENT = (*SHARED, BlackBox, Buffer, Dump, Event, Members, SlotTimes, StepMarks, UnreadableError, frozenset)
 _TYPES = {(one.__module__, one.__qualname__): one for one in _SENT}
 _OF_ARRAYS = frozenset({"dtype", "ndarray", "scalar", "_frombuffer", "_reconstruct"})
 

@@ -64,13 +64,13 @@ class Course:
     """A sound ring without its times, with which those of other ranks are compared.
 
     ``fixed`` are the bytes of the slots before the times, ``check`` those behind them, the index at their other end.
-    ``ended`` says which calls have the time of an end, None that all have. ``most`` are the largest references to
-    groups, calls and lines; ``alike`` is the digest of the calls, none of which a graph captured.
+    ``ended`` says which calls have the time of an end, a byte each. ``most`` are the largest references to groups,
+    calls and lines; ``alike`` is the digest of the calls, none of which a graph captured.
     """
 
     fixed: bytes
     check: bytes
-    ended: npt.NDArray[np.bool_] | None
+    ended: bytes
     newest: int
     capacity: int
     most: tuple[int, int, int]
@@ -79,12 +79,11 @@ class Course:
     @classmethod
     def of(cls, ring: Slots, slots: Slots, capacity: int) -> Course:
         """The course of a ring whose records are ``slots``."""
-        parts, ended = ring.view(_PARTS), ring["finished_ns"] != 0
+        parts, ended = ring.view(_PARTS), (ring["finished_ns"] != 0).tobytes()
         most = [int(slots[name].max(initial=0)) for name in ("group", "signature", "source")]
         newest = int(slots["index"][-1])
-        own = None if ended.all() else ended
         fixed, check = parts["call"].tobytes(), parts["check"].tobytes()
-        return cls(fixed, check, own, newest, capacity, (most[0], most[1], most[2]), calls_digest(slots))
+        return cls(fixed, check, ended, newest, capacity, (most[0], most[1], most[2]), calls_digest(slots))
 
     def ring(self, ring: Slots, capacity: int) -> RingRecords | None:
         """The records of a ring that has the same calls in the same states; None for any other."""
@@ -92,10 +91,7 @@ class Course:
         parts = ring.view(_PARTS)
         if capacity != self.capacity or parts["check"].tobytes() != self.check or parts["call"].tobytes() != self.fixed:
             return None
-        ends = ring["finished_ns"]
-        # Counted, as that calls no Python.
-        alike = np.count_nonzero(ends) == len(ends) if self.ended is None else ((ends != 0) == self.ended).all()
-        if not alike:
+        if (ring["finished_ns"] != 0).tobytes() != self.ended:
             return None
         return RingRecords(_in_order(ring, self.newest, capacity), 0, self.newest, self)
 

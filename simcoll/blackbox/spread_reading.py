@@ -48,7 +48,7 @@ class _Read:
     absent: str = ""
 
 
-def read_spread(paths: Sequence[Path], spread: Spread, progress: Progress | None = None) -> list[Outcome]:
+def read_spread(paths: Sequence[str], spread: Spread, progress: Progress | None = None) -> list[Outcome]:
     """Read each file, as :func:`simcoll.blackbox.reader_pool.read_files` does, by the executor's workers.
 
     ``paths`` are absolute. Raises ExecutorError where a worker does not find a file that is here, or another one.
@@ -73,21 +73,21 @@ def _refuse(spread: Spread, read: _Read) -> None:
     )
 
 
-def _divided(paths: Sequence[Path], slots: int) -> Iterator[_Files]:
+def _divided(paths: Sequence[str], slots: int) -> Iterator[_Files]:
     most = min(max(len(paths) // (_ROUNDS * slots), _FEWEST), _MOST)
     begin, taken, size = 0, list[str](), 0
     for place, path in enumerate(paths):
-        taken.append(str(path))
+        taken.append(path)
         size += _size(path)
         if len(taken) >= most or size >= _MOST_BYTES or place + 1 == len(paths):
             yield _Files(begin, tuple(taken), _likeness(taken[0]))
             begin, taken, size = place + 1, [], 0
 
 
-def _size(path: Path) -> int:
+def _size(path: str) -> int:
     """The bytes that a file takes on the disk: a black box is longer than its content."""
     try:
-        return path.stat().st_blocks * 512
+        return os.stat(path).st_blocks * 512
     except OSError:
         return 0
 
@@ -110,6 +110,6 @@ def _read(files: _Files) -> _Read:
         return _Read(host, absent=absent)
     stream = BytesIO()
     sender = Sender(stream)
-    for outcome in read_files([Path(path) for path in files.paths], workers=1):
+    for outcome in read_files(files.paths, workers=1):
         sender.send(outcome)
     return _Read(host, stream.getvalue())

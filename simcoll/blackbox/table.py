@@ -15,7 +15,7 @@ import secrets
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,7 @@ from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind
 from simcoll.blackbox.members import KnownMembers, Room
 from simcoll.blackbox.ring_reader import Course
-from simcoll.core.record import Event, Group, Source, frames_from
+from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Source, frames_from
 from simcoll.spec.call import Call
 
 if TYPE_CHECKING:
@@ -220,7 +220,8 @@ class KnownEntries:
     """What many ranks' files share is parsed once: groups, signatures and source lines by their entries' JSON.
 
     ``pieces`` has sound entries of these kinds by their bytes behind the marker, with kind and index; ``run`` are those
-    of one file that most others may have in the same order.
+    of one file that most others may have in the same order. ``compiled`` is what ``_reader.c`` takes of it all,
+    ``last`` its own.
     """
 
     groups: dict[bytes, Group] = field(default_factory=dict)
@@ -229,24 +230,35 @@ class KnownEntries:
     sources: dict[bytes, Source] = field(default_factory=dict)
     makings: dict[bytes, CommonData] = field(default_factory=dict)
     abouts: dict[bytes, CommonData] = field(default_factory=dict)
-    shapes: dict[object, HeaderShape] = field(default_factory=dict)
+    shapes: dict[bytes, HeaderShape] = field(default_factory=dict)
     pieces: dict[bytes, tuple[int, int, object]] = field(default_factory=dict)
     run: EntryRun = field(default_factory=EntryRun)
     courses: dict[object, Course] = field(default_factory=dict)
+    last: list[object] = field(default_factory=lambda: [b"", [], (), (), ()])
+    compiled: tuple[object, ...] = field(init=False)
     _together: dict[tuple[int, ...], Together[object]] = field(default_factory=dict)
     _ordered: dict[int, tuple[object, Ordered[object]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shared = self.shapes, self.courses, self.pieces, self.makings, Event, UNKNOWN_SOURCE, self.last
+        object.__setattr__(self, "compiled", shared)
+
+    def together(self, values: Sequence[_Value]) -> tuple[_Value, ...]:
+        """Values as the tuple that earlier files with the same objects have."""
+        if type(values) is Together:
+            return values
+        # An address identifies a value only while it is kept, as it is here.
+        key = tuple(map(id, values))
+        together = self._together.get(key)
+        if together is None:
+            together = self._together[key] = Together(values)
+        return cast("tuple[_Value, ...]", together)
 
     def ordered(self, values: dict[int, _Value], *more: _Value) -> Ordered[_Value]:
         """Values by their index, and more behind them, as the tuple that earlier files with the same objects have."""
         if (shared := self._ordered.get(id(values))) is not None:
             return cast("Ordered[_Value]", shared[1])
-        found = (*in_order(values), *more)
-        # An address identifies a value only while it is kept, as it is here.
-        key = tuple(map(id, found))
-        together = self._together.get(key)
-        if together is None:
-            together = self._together[key] = Together(found)
-        ordered = Ordered(cast("tuple[_Value, ...]", together), is_whole(values))
+        ordered = Ordered(self.together((*in_order(values), *more)), is_whole(values))
         if values is self.run.signatures or values is self.run.sources:
             self._ordered[id(values)] = values, cast("Ordered[object]", ordered)
         return ordered

@@ -24,7 +24,7 @@ STOPPED = ("T", "t")
 
 _LOOK_SECONDS = 0.01
 
-_RARELY = 200_000
+_RARELY = 1_000_000
 """So many objects more than were freed have Python look for cycles among the young ones; it is 700 otherwise."""
 
 

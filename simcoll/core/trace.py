@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from operator import itemgetter
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +99,49 @@ def slots_key(trace: Trace) -> object:
     return trace.alike or id(trace)
 
 
+class SlotTimes(NamedTuple):
+    """When the first call of a trace was made, and the last one made or ended (wall clock, ns; :data:`NO_TIME` and 0
+    where there is none); and for how long the rank may have waited in all of them (ns): in each call from its making to
+    its end, in an asynchronous one from the wait, if that was written down, else not at all.
+    """
+
+    first_ns: int
+    last_ns: int
+    waited_ns: int
+
+
+NO_TIME = (1 << 64) - 1
+
+
+def slot_times(trace: Trace) -> SlotTimes:
+    """The times of a trace's slots, as the reader saw them or worked out now."""
+    if trace.times is not None:
+        return trace.times
+    slots = trace.slots
+    made, ended = slots["scheduled_ns"], slots["finished_ns"]
+    if not len(slots):
+        return SlotTimes(NO_TIME, 0, 0)
+    # By the functions themselves: the methods of arrays take twice as long for the few records of a rank.
+    first = int(np.minimum.reduce(made)) or int(made[made > 0].min(initial=NO_TIME))
+    last = max(int(np.maximum.reduce(made)), int(np.maximum.reduce(ended)))
+    # Unsigned numbers wrap around: as signed ones the differences are right.
+    inside = (ended - made).view(np.int64)
+    free = (slots["flags"] & ASYNCHRONOUS) != 0
+    if free.any():
+        wait_us = slots["wait_us"]
+        waited = np.where(wait_us > 0, inside - wait_us.astype(np.int64) * 1000, 0)
+        inside = np.where(free, waited, inside)
+    return SlotTimes(first, last, int(np.add.reduce(np.maximum(inside, 0))))
+
+
+def ran_on_device(trace: Trace, known: dict[object, bool]) -> bool:
+    """True if a device gave the time of any call; ``known`` has it of ranks with the same slots, and takes it in."""
+    key = slots_key(trace)
+    if key not in known:
+        known[key] = bool((trace.slots["flags"] & ON_DEVICE).any())
+    return known[key]
+
+
 class Trace(Protocol):
     """One rank's records, column by column, oldest first.
 
@@ -161,6 +204,11 @@ class Trace(Protocol):
         """The :func:`calls_digest` of the slots, or nothing where it was not worked out: ranks with one digest and the
         same tables of calls and lines are looked at together.
         """
+        ...
+
+    @property
+    def times(self) -> SlotTimes | None:
+        """The times of the slots, or None where they were not worked out: :func:`slot_times` has them then."""
         ...
 
     @property
@@ -267,6 +315,11 @@ class MemoryTrace:
     def alike(self) -> bytes:
         """Nothing: a trace that is made of another with other slots must not keep its digest."""
         return b""
+
+    @property
+    def times(self) -> None:
+        """None, as :attr:`alike`."""
+        return None
 
 
 def altered(trace: Trace, slots: Slots, events: Sequence[Event]) -> MemoryTrace:

@@ -181,7 +181,8 @@ class Matched:
         # Of parts that are alike the first says all but who came.
         alike: dict[object, list[tuple[int, Part]]] = {}
         for column, part in parts:
-            alike.setdefault((slots_key(part.trace), id(part.trace.signatures), *part.alike), []).append((column, part))
+            key = slots_key(part.trace), id(part.trace.signatures), *part.slots_alike
+            alike.setdefault(key, []).append((column, part))
         for same in alike.values():
             column, part = same[0]
             rows, sequences, ran = part.rows, part.sequences, self._ran[column][part.rows]

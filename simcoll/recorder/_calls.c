@@ -12,7 +12,7 @@
 #include <structmember.h>
 #include <time.h>
 
-enum { REVISION = 7 }; /* as in simcoll/core/native.py */
+enum { REVISION = 8 }; /* as in simcoll/core/native.py */
 
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +28,9 @@ _MASK = (1 << 64) - 1
 _BEFORE = 3
 _FEW, _MANY = 16, 1024
 """Positions that are looked at together, at first and later on."""
+
+_NO_NUMBERS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+_NO_MARKS: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
 
 _SPARSE = 4
 """So many times as many numbers as records may there be for a table of them all."""
@@ -52,7 +56,8 @@ def fingerprint(column: npt.NDArray[Any]) -> bytes:
     return blake2b(np.ascontiguousarray(column).data, digest_size=16).digest()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen, as what is made for each of thousands of ranks: that takes several times as long.
+@dataclass(slots=True, eq=False)
 class Part:
     """One trace's records of one group, by position: which rows, and of which kind each is.
 
@@ -72,10 +77,21 @@ class Part:
         """The word of each record, in a group of so many ranks."""
         return np.array([word.whole(self.group_rank, size) for word in self.said], np.uint64)[self.kinds]
 
+    def of(self, trace: Trace, group_rank: int) -> Part:
+        """The same records, as another trace has them."""
+        return Part(trace, group_rank, self.rows, self.sequences, self.kinds, self.stated, self.said)
+
     @property
     def alike(self) -> tuple[int, int, int]:
-        """A key that is equal for parts known to be equal but for their rank and times; parts may be equal without."""
+        """A key that is equal for parts known to state the same, from the same lines, at the same positions; parts may
+        do so without.
+        """
         return id(self.sequences), id(self.kinds), id(self.stated)
+
+    @property
+    def slots_alike(self) -> tuple[int, ...]:
+        """A key that is equal for parts whose slots are known to be equal but for the times, too."""
+        return id(self.rows), *self.alike
 
     @property
     def digests(self) -> npt.NDArray[np.uint64]:
@@ -132,11 +148,11 @@ class GroupColumns:
         self.group = group
         self.words = words
         self.parts: list[Part] = []
-        self._classes: list[tuple[Part, list[int]]] = []
-        self._sequences: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._good: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self._complete: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self._counts: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._classes: dict[bool, list[tuple[Part, list[int]]]] = {}
+        self._sequences = self._counts = _NO_NUMBERS
+        self._good = self._complete = _NO_MARKS
+        self._left: npt.NDArray[np.intp] = _NO_NUMBERS
+        self._agreed = 0
 
     def by_stack(self, depth: int | None = None) -> GroupColumns:
         """These columns with the calls of a line told apart by their callers, or by the innermost ``depth`` of these.
@@ -158,7 +174,7 @@ class GroupColumns:
     def add(self, part: Part) -> None:
         """Take in one trace's records of this group."""
         self.parts.append(part)
-        self._classes = []
+        self._classes = {}
 
     def check(self, known: dict[object, GroupColumns] | None = None) -> int:
         """Compare the statements; returns the number of positions at which all ranks of the group are proved to agree.
@@ -167,11 +183,11 @@ class GroupColumns:
         are looked at together, and words are added up only where digests leave it open. ``known`` has groups that were
         checked, and takes in this one: those whose ranks are alike are compared once.
         """
-        courses_key, words_key = (self._likeness(), self._words_likeness()) if known is not None else (None, None)
-        if known is not None and (other := known.get(courses_key) or known.get(words_key)) is not None:
-            self._sequences, self._good = other._sequences, other._good
-            self._complete, self._counts = other._complete, other._counts
-            return int((self._complete & self._good).sum())
+        courses_key = self._likeness() if known is not None else None
+        if known and (other := known.get(courses_key) or known.get(self._words_likeness())) is not None:
+            self._sequences, self._good, self._left = other._sequences, other._good, other._left
+            self._complete, self._counts, self._agreed = other._complete, other._counts, other._agreed
+            return self._agreed
         courses: dict[tuple[bytes, bytes], tuple[Part, int]] = {}
         for part, alike in self.classes():
             key = fingerprint(part.sequences), fingerprint(part.digests)
@@ -194,8 +210,9 @@ class GroupColumns:
             self._add_up(left)
         # Words that were added up are those of these very places in a group.
         if known is not None:
-            known[words_key if len(left) else courses_key] = self
-        return int((self._complete & self._good).sum())
+            known[self._words_likeness() if len(left) else courses_key] = self
+        self._left, self._agreed = np.flatnonzero(~self._good), int((self._complete & self._good).sum())
+        return self._agreed
 
     def _likeness(self) -> object:
         """A key that is equal for groups of one size whose ranks made the same calls and state the same in them."""
@@ -208,14 +225,16 @@ class GroupColumns:
         parts = tuple([(part.group_rank, id(part.said), *part.alike) for part in self.parts])
         return len(self.group.ranks), self.group.partial, id(self.words), parts
 
-    def classes(self) -> list[tuple[Part, list[int]]]:
-        """One part of each class of parts that are known to be alike, and the places of all of the class."""
-        if not self._classes:
-            found: dict[tuple[int, int, int], tuple[Part, list[int]]] = {}
+    def classes(self, *, of_slots: bool = False) -> list[tuple[Part, list[int]]]:
+        """One part of each class of parts that are known to be alike, and the places of all of the class; ``of_slots``:
+        alike in the slots of their records too.
+        """
+        if of_slots not in self._classes:
+            found: dict[tuple[int, ...], tuple[Part, list[int]]] = {}
             for place, part in enumerate(self.parts):
-                found.setdefault(part.alike, (part, []))[1].append(place)
-            self._classes = [*found.values()]
-        return self._classes
+                found.setdefault(part.slots_alike if of_slots else part.alike, (part, []))[1].append(place)
+            self._classes[of_slots] = [*found.values()]
+        return self._classes[of_slots]
 
     def agreed_among(self, present: int) -> int:
         """The number of positions at which so many members, all that have records, state the same (after `check`)."""
@@ -248,7 +267,7 @@ class GroupColumns:
 
     def suspects(self) -> Iterator[Suspect]:
         """The positions that :meth:`check` did not prove, in order."""
-        left, size = np.flatnonzero(~self._good), _FEW
+        left, size = self._left, _FEW
         while len(left):
             places, left, size = left[:size], left[size:], min(2 * size, _MANY)
             for place, row in zip(places.tolist(), self._calls_at(self._sequences[places]), strict=True):
@@ -329,78 +348,138 @@ def _told_apart(ranks: Sequence[tuple[dict[_Line, frozenset[int]], int]]) -> set
 def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     """The collectives of every group, from all traces; a group is known by its name, its members and its life.
 
-    What ranks with equal columns have in common is worked out once.
+    What ranks with equal columns have in common is worked out once, and so is what groups have.
     """
     dropped = (trace.groups[index] for trace in traces for index in trace.dropped if index < len(trace.groups))
     wrapped = {(group.name, group.ranks) for group in dropped}
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     words, found = Words(unknown), dict[object, GroupColumns]()
-    courses, statements = dict[object, _Courses](), _Statements(words)
+    courses, lives, statements = dict[object, _Courses](), _Lives(), _Statements(words)
+    alike: dict[object, list[tuple[GroupColumns, Part]]] = {}
     for trace in traces:
-        key = course_key(trace)
-        if key not in courses:
-            courses[key] = _Courses(trace)
-        for index, group in enumerate(trace.groups):
-            group_rank = group.place(trace.rank)
-            if group_rank is None:
+        rank, key = trace.rank, course_key(trace)
+        # Ranks that are alike and in the same groups, and state nothing of their own, differ in their places.
+        if (known := alike.get((key, id(trace.groups)))) is not None:
+            places = [theirs.group.place(rank) for theirs, _ in known]
+            if None not in places:
+                for (theirs, part), place in zip(known, places, strict=True):
+                    theirs.add(part.of(trace, place or 0))
                 continue
-            for course in courses[key].of(index, from_end=(group.name, group.ranks) in wrapped):
+        if (own := courses.get(key)) is None:
+            own = courses[key] = _Courses(trace, lives)
+        made, one_for_all = list[tuple[GroupColumns, Part]](), True
+        for index, group in enumerate(trace.groups):
+            group_rank = group.place(rank)
+            if group_rank is None:
+                one_for_all = False
+                continue
+            for course, rows in own.of(index, from_end=bool(wrapped) and (group.name, group.ranks) in wrapped):
                 life = group.name, group.ranks, course.life
                 if (columns := found.get(life)) is None:
                     columns = found[life] = GroupColumns(group, words)
                 said, stated = statements.of(course, group_rank, len(group.ranks))
-                columns.add(Part(trace, group_rank, course.rows, course.sequences, course.kinds, stated, said))
+                one_for_all = one_for_all and statements.is_of_all(course, len(group.ranks))
+                part = Part(trace, group_rank, rows, course.sequences, course.kinds, stated, said)
+                columns.add(part)
+                made.append((columns, part))
+        if one_for_all:
+            alike[key, id(trace.groups)] = made
     return list(found.values())
+
+
+_Rows: TypeAlias = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Course:
-    """The collectives that a rank made in one life of a group; ``used`` are its distinct calls and their lines."""
+    """The collectives that a rank made in one life of a group: ``places`` among its records of the group, and their
+    positions; ``used`` are its distinct calls and their lines. It is one object for all ranks and groups that have it.
+    """
 
     life: int
-    rows: npt.NDArray[np.int32]
+    places: npt.NDArray[np.intp]
     sequences: npt.NDArray[np.uint32]
     kinds: npt.NDArray[np.int32]
     used: tuple[tuple[Call, Source], ...]
 
 
+_CALL = np.dtype([(name, "<u4") for name in ("sequence", "signature", "source")])
+
+
 class _Courses:
     """The courses of a trace, and so of all that are like it, by the index of the group."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, lives: _Lives) -> None:
         slots: Slots = trace.slots
-        self._trace = trace
-        self._known = _known(trace)
-        self._sound = (slots["p2p_sequence"] == 0) & (slots["signature"] < len(trace.signatures))
-        self._groups = np.ascontiguousarray(slots["group"])
-        self._found: dict[tuple[int, bool], list[_Course]] = {}
+        self._trace, self._lives = trace, lives
+        rows = np.flatnonzero((slots["p2p_sequence"] == 0) & (slots["signature"] < len(trace.signatures)))
+        groups = slots["group"][rows]
+        if (groups[1:] != groups[:-1]).any():
+            order = np.argsort(groups, kind="stable")
+            rows, groups = rows[order], groups[order]
+        calls = np.empty(len(rows), _CALL)
+        for name in _CALL.names or ():
+            calls[name] = slots[name][rows]
+        bounds = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(rows)]
+        self._of = {
+            int(groups[begin]): (rows[begin:end].astype(np.int32), calls[begin:end])
+            for begin, end in pairwise(bounds)
+            if begin < end
+        }
+        self._found: dict[tuple[int, bool], list[tuple[_Course, _Rows]]] = {}
 
-    def of(self, index: int, *, from_end: bool) -> list[_Course]:
-        """The collectives of one group, by its lives; lives are counted as :func:`_lives` does."""
+    def of(self, index: int, *, from_end: bool) -> list[tuple[_Course, _Rows]]:
+        """The collectives of one group and their rows, by its lives; lives are counted as :func:`_lives` does."""
         key = index, from_end
         if key not in self._found:
-            rows = np.flatnonzero(self._sound & (self._groups == index)).astype(np.int32)
-            lives = _by_life(rows, self._trace.slots["sequence"][rows], from_end=from_end)
-            self._found[key] = [course for life, own in lives if (course := self._course(life, own)) is not None]
+            self._found[key] = []
+            if index in self._of:
+                rows, calls = self._of[index]
+                # Of one group no other rank's calls are these, or it would be alike.
+                whole = len(self._of) == 1
+                found = self._lives.of(
+                    self._trace, calls, course_key(self._trace) if whole else None, from_end=from_end
+                )
+                self._found[key] = [(one, rows[one.places]) for one in found]
         return self._found[key]
 
-    def _course(self, life: int, rows: npt.NDArray[np.int32]) -> _Course | None:
-        trace, slots = self._trace, self._trace.slots
-        if not self._known.all():
-            rows = rows[self._known[slots["signature"][rows]]]
-        if not len(rows):
+
+class _Lives:
+    """The courses of groups by what ranks recorded of them."""
+
+    def __init__(self) -> None:
+        self._found: dict[object, list[_Course]] = {}
+        self._known: dict[int, npt.NDArray[np.bool_]] = {}
+
+    def of(self, trace: Trace, calls: npt.NDArray[Any], known: object, *, from_end: bool) -> list[_Course]:
+        """The course of each life of a group in which a rank made these calls, in the order of its records; ``known``
+        is a key of the calls, None where they are to be their own.
+        """
+        key = known or fingerprint(calls), from_end, id(trace.signatures), id(trace.sources)
+        if key not in self._found:
+            lives = _by_life(calls["sequence"], from_end=from_end)
+            found = (self._course(trace, calls, life, places) for life, places in lives)
+            self._found[key] = [one for one in found if one is not None]
+        return self._found[key]
+
+    def _course(self, trace: Trace, calls: npt.NDArray[Any], life: int, places: npt.NDArray[np.intp]) -> _Course | None:
+        if (known := self._known.get(id(trace.signatures))) is None:
+            known = self._known[id(trace.signatures)] = _known(trace)
+        if not known.all():
+            places = places[known[calls["signature"][places]]]
+        if not len(places):
             return None
-        sequences = slots["sequence"][rows]
+        sequences = calls["sequence"][places]
         if (sequences[1:] < sequences[:-1]).any():
             # Threads may write down their calls a little out of order.
             order = np.argsort(sequences, kind="stable")
-            rows, sequences = rows[order], sequences[order]
-        pairs, kinds = _distinct(slots["signature"][rows], slots["source"][rows])
+            places, sequences = places[order], sequences[order]
+        pairs, kinds = _distinct(calls["signature"][places], calls["source"][places])
         used = [
             (trace.signatures[call], trace.sources[line] if line < len(trace.sources) else UNKNOWN_SOURCE)
             for call, line in pairs
         ]
-        return _Course(life, rows, sequences, kinds, tuple(used))
+        return _Course(life, places, sequences, kinds, tuple(used))
 
 
 class _Statements:
@@ -425,6 +504,10 @@ class _Statements:
                 self._of_one[one] = found
         return found
 
+    def is_of_all(self, course: _Course, size: int) -> bool:
+        """True if every rank of a group of so many states the same in a course that :meth:`of` was asked for."""
+        return (id(course), size) in self._of_all
+
     def _stated(self, course: _Course, said: Sequence[Word]) -> Stated:
         words = self._words
         key = (id(course), *[(word.digest, word.stated, word.even) for word in said])
@@ -448,14 +531,12 @@ def _known(trace: Trace) -> npt.NDArray[np.bool_]:
     return np.array([spec is not None and spec.kind is not Kind.POINT_TO_POINT for spec in specs], np.bool_)
 
 
-def _by_life(
-    rows: npt.NDArray[np.int32], sequences: npt.NDArray[np.uint32], *, from_end: bool
-) -> list[tuple[int, npt.NDArray[np.int32]]]:
-    """The rows of each life of a group, by its number."""
-    if len(rows) and not (sequences[1:] == 1).any():
-        return [(0 if from_end else 1, rows)]
+def _by_life(sequences: npt.NDArray[np.uint32], *, from_end: bool) -> list[tuple[int, npt.NDArray[np.intp]]]:
+    """The places of the records of each life of a group, by its number."""
+    if len(sequences) and not (sequences[1:] == 1).any():
+        return [(0 if from_end else 1, np.arange(len(sequences)))]
     lives = _lives(sequences, from_end=from_end)
-    return [(int(life), rows[lives == life]) for life in np.unique(lives)]
+    return [(int(life), np.flatnonzero(lives == life)) for life in np.unique(lives)]
 
 
 def _lives(sequences: npt.NDArray[np.uint32], *, from_end: bool) -> npt.NDArray[np.int64]:

@@ -75,6 +75,8 @@ def read_early(traces: Sequence[Trace]) -> list[Finding]:
     cases: dict[tuple[str, int, str], _Case] = {}
     returned = once_alike(traces, lambda trace: _returned(trace)[1], slots_key)
     for trace, rows in zip(traces, returned, strict=True):
+        if not len(rows):
+            continue
         slots = trace.slots
         rows = rows[(slots["flags"][rows] & ASYNCHRONOUS != 0) | (slots["p2p_sequence"][rows] > 0)]
         for row, often in _distinct(slots, rows, _SAME):

@@ -25,7 +25,7 @@ def refused_on_some(job: Job) -> list[Finding]:
     In a job that ended well it is a warning.
     """
     refused: dict[tuple[Group, int], dict[int, Event]] = {}
-    for rank in job.traces:
+    for rank in job.traces if job.tells("rejected") else ():
         for event in job.events(rank, "rejected"):
             group, sequence = job.group(rank, event.data.get("group")), event.data.get("sequence")
             own = _is_refusal(event)

@@ -8,7 +8,7 @@ name. Groups made with ``use_local_synchronization`` do not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -75,6 +75,28 @@ def _ended_on(trace: Trace, life: Life, sequence: int) -> bool:
     return bool((trace.slots["state"][mine] == State.COMPLETED).any())
 
 
+class LastRecords(Mapping[int, Record]):
+    """The last record of each rank (global) that has one, made when it is first asked for."""
+
+    def __init__(self, traces: Mapping[int, Trace]) -> None:
+        self._traces = traces
+        self._made: dict[int, Record | None] = {}
+
+    def __getitem__(self, rank: int) -> Record:
+        if rank not in self._made:
+            trace = self._traces[rank]
+            self._made[rank] = record_at(trace, -1) if len(trace.slots) else None
+        if (record := self._made[rank]) is None:
+            raise KeyError(rank)
+        return record
+
+    def __iter__(self) -> Iterator[int]:
+        return (rank for rank in self._traces if rank in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """The facts about a job as a whole, by rank (global).
@@ -82,7 +104,7 @@ class Job:
     ``last`` holds each rank's last record, ``ended`` the times at which ranks ended well; ``launched`` are the ranks of
     which a launcher reports. ``stall`` is the job's stall, None where nothing shows one. ``mismatches`` are those of
     severity error, ``tolerated`` those that are warnings, each in order of time. ``makings`` are the ranks that made
-    the first group, the second and so on, with each rank's making of it.
+    the first group, the second and so on, with each rank's making of it. ``kinds`` are those of all events.
     """
 
     traces: Mapping[int, Trace]
@@ -96,6 +118,7 @@ class Job:
     mismatches: Sequence[Mismatch] = ()
     tolerated: Sequence[Mismatch] = ()
     makings: Sequence[Mapping[int, Creation]] = ()
+    kinds: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -109,12 +132,12 @@ class Job:
         """The ends of the ranks; :meth:`disagreeing` adds their disagreements."""
         failures = failures_of(traces, outcome)
         by_rank = {trace.rank: trace for trace in traces}
-        known = {rank: record_at(trace, -1) for rank, trace in by_rank.items() if len(trace.slots)}
-        last = {rank: record for rank, record in known.items() if record is not None}
         ended = {rank: end for rank, trace in by_rank.items() if (end := _ended(trace, failures, outcome)) is not None}
         launched = frozenset(() if outcome is None else outcome.ranks)
-        made = _makings(by_rank)
-        return cls(by_rank, failures, last, ended, launched, stall, columns, matching, makings=made)
+        kinds = frozenset({event.kind for trace in traces for event in trace.events})
+        made = [] if kinds.isdisjoint(("creating", "created")) else _makings(by_rank)
+        last = LastRecords(by_rank)
+        return cls(by_rank, failures, last, ended, launched, stall, columns, matching, makings=made, kinds=kinds)
 
     def disagreeing(self, mismatches: Iterable[Mismatch]) -> Job:
         """The job with the disagreements of its ranks."""
@@ -122,6 +145,10 @@ class Job:
         errors = [one for one in found if one.finding.severity is Severity.ERROR]
         warnings = [one for one in found if one.finding.severity is Severity.WARNING]
         return replace(self, mismatches=errors, tolerated=warnings)
+
+    def tells(self, *kinds: str) -> bool:
+        """True if any rank wrote down an event of one of these kinds: a large job is not asked for others."""
+        return not self.kinds.isdisjoint(kinds)
 
     @property
     def clean(self) -> bool:
@@ -156,7 +183,7 @@ class Job:
 
     def events(self, rank: int, kind: str) -> list[Event]:
         """The events of this kind that a rank wrote down."""
-        trace = self.traces.get(rank)
+        trace = self.traces.get(rank) if self.tells(kind) else None
         return [] if trace is None else [event for event in trace.events if event.kind == kind]
 
 

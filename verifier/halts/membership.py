@@ -91,7 +91,8 @@ def used_after_their_end(job: Job) -> list[Finding]:
     A warning where the backend ran them all the same, an error where another rank failed in a call of the group, whose
     connections are closed with it.
     """
-    rows = {rank: found for rank, trace in job.traces.items() if (found := _after_the_end(trace)) is not None}
+    left = job.traces if job.tells("destroyed") else {}
+    rows = {rank: found for rank, trace in left.items() if (found := _after_the_end(trace)) is not None}
     if not rows:
         return []
     records = {rank: record for rank, row in rows.items() if (record := record_at(job.traces[rank], row)) is not None}
@@ -302,7 +303,7 @@ def calls_of_outsiders(job: Job) -> list[Mismatch]:
     every rank: those go on unharmed, and are warned of.
     """
     cases: dict[tuple[str, str, int], _Case] = {}
-    for rank, trace in job.traces.items():
+    for rank, trace in job.traces.items() if job.tells("non_member") else ():
         for event in trace.events:
             if event.kind == "non_member":
                 source, function = source_of(event.data), text(event, "function")

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import State
-from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE, Slots
+from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE, ran_on_device, slot_times
 from simcoll.core.waits import begins_burst, waited_ns
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 from simcoll.verifier.findings.finding import Finding
@@ -44,22 +44,27 @@ def stragglers(groups: Sequence[GroupColumns]) -> list[Finding]:
     A rank that is slow for a while, or for a purpose (rank 0 evaluates), is nobody's fault and is not named.
     """
     most: dict[int, float] = {}
-    found = [one for columns in groups if (one := _of_group(columns, most)) is not None]
+    devices: dict[object, bool] = {}
+    found = [one for columns in groups if (one := _of_group(columns, most, devices)) is not None]
     return [finding for _, finding in sorted(found, key=lambda item: -item[0])[:1]]
 
 
-def _of_group(columns: GroupColumns, most: dict[int, float]) -> tuple[float, Finding] | None:
-    """The seconds that one rank costs a group, and the warning; ``most`` is what :func:`_at_most` knows of ranks."""
+def _of_group(
+    columns: GroupColumns, most: dict[int, float], known_devices: dict[object, bool]
+) -> tuple[float, Finding] | None:
+    """The seconds that one rank costs a group, and the warning; ``most`` is what :func:`_at_most` knows of ranks,
+    ``known_devices`` what :func:`~simcoll.core.trace.ran_on_device` does.
+    """
     if len(columns.parts) != len(columns.group.ranks) or len(columns.parts) < 2:
         return None
     if any(is_dump(part.trace) for part in columns.parts):
         return None
-    devices = [bool((one.trace.slots["flags"][one.rows] & ON_DEVICE).any()) for one, _ in columns.classes()]
-    if any(devices) and not all(devices):
+    on_device = _on_device(columns.parts[0], known_devices)
+    if not on_device and _at_most(columns, most) < _SECONDS_LOST:
         return None
-    if not devices[0] and _at_most(columns, most) < _SECONDS_LOST:
+    if any(_on_device(one, known_devices) != on_device for one, _ in columns.classes(of_slots=True)):
         return None
-    known = _completed(columns, on_device=devices[0])
+    known = _completed(columns, on_device=on_device)
     if _most_lost(known) < _SECONDS_LOST:
         return None
     inside = _by_position(known, 1)
@@ -75,7 +80,7 @@ def _of_group(columns: GroupColumns, most: dict[int, float]) -> tuple[float, Fin
         waited = np.add.reduceat(waited, np.flatnonzero(begins))
     late = waited[waited >= _NOTICEABLE]
     # A few long waits are something else: rank 0 evaluates, a node has hiccups. Neither side of the share has them.
-    lost, span = float(np.sort(late)[: -1 - len(late) // 20].sum()), _span(columns.parts[0], on_device=devices[0])
+    lost, span = float(np.sort(late)[: -1 - len(late) // 20].sum()), _span(columns.parts[0], on_device=on_device)
     usual = span - (float(late.sum()) - lost)
     if len(late) < _USUALLY * len(waited) or lost < max(_SECONDS_LOST, _SHARE_LOST * usual):
         return None
@@ -94,6 +99,12 @@ def _of_group(columns: GroupColumns, most: dict[int, float]) -> tuple[float, Fin
     return lost, finding
 
 
+def _on_device(part: Part, known: dict[object, bool]) -> bool:
+    """True if a device gave the time of any of a rank's calls of the group."""
+    slots = part.trace.slots
+    return ran_on_device(part.trace, known) and bool((slots["flags"][part.rows] & ON_DEVICE).any())
+
+
 def _most_lost(known: Sequence[_Inside]) -> float:
     """An upper bound of the seconds lost by one rank: a median is at most twice the mean of non-negative values."""
     total = sum(float(np.maximum(waited, 0).sum()) for _, _, waited, _ in known)
@@ -109,25 +120,10 @@ def _at_most(columns: GroupColumns, most: dict[int, float]) -> float:
     """The same bound from the time for which each rank may have waited in all calls of all groups, which is worked out
     once.
     """
-    for one, alike in columns.classes():
-        free = bool((one.trace.slots["flags"] & ASYNCHRONOUS).any())
-        for trace in (columns.parts[place].trace for place in alike):
-            if trace.rank not in most:
-                most[trace.rank] = _waited_at_most(trace.slots, free=free)
+    for part in columns.parts:
+        if part.trace.rank not in most:
+            most[part.trace.rank] = slot_times(part.trace).waited_ns / 1e9
     return 2 * sum(most[part.trace.rank] for part in columns.parts) / (len(columns.parts) - 1)
-
-
-def _waited_at_most(slots: Slots, *, free: bool) -> float:
-    """Seconds: of each call from its making to its end; of an asynchronous one from the wait, if that was written down,
-    else nothing (:func:`~simcoll.core.waits.waited_ns`). ``free`` says whether there are any.
-    """
-    # Unsigned numbers wrap around: as signed ones the differences are right.
-    inside = (slots["finished_ns"] - slots["scheduled_ns"]).view(np.int64)
-    if free:
-        wait_us = slots["wait_us"]
-        waited = np.where(wait_us > 0, inside - wait_us.astype(np.int64) * 1000, 0)
-        inside = np.where((slots["flags"] & ASYNCHRONOUS) != 0, waited, inside)
-    return float(np.add.reduce(np.maximum(inside, 0))) / 1e9
 
 
 def _by_position(known: Sequence[_Inside], which: int) -> npt.NDArray[Any]:
@@ -145,7 +141,7 @@ def _completed(columns: GroupColumns, *, on_device: bool) -> list[_Inside]:
     """The collectives that each rank completed, of a device only synchronous ones, and for how long it was inside."""
     known: dict[int, _Inside] = {}
     begin = "started_ns" if on_device else "scheduled_ns"
-    for one, alike in columns.classes():
+    for one, alike in columns.classes(of_slots=True):
         slots, rows, sequences = one.trace.slots, one.rows, one.sequences
         inside = slots["state"][rows] == State.COMPLETED
         free = (slots["flags"][rows] & ASYNCHRONOUS) != 0

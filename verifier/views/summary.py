@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -20,14 +21,16 @@ import numpy.typing as npt
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source, State
 from simcoll.core.trace import (
     AWAITED,
+    NO_TIME,
     ON_DEVICE,
     Life,
     Slots,
     Stall,
     Trace,
     course_key,
-    once_alike,
+    ran_on_device,
     record_at,
+    slot_times,
 )
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
@@ -38,7 +41,6 @@ from simcoll.verifier.halts.failures import Failure
 from simcoll.verifier.halts.job import device_row
 from simcoll.verifier.views.steps import steps_ended
 
-_NEVER = (1 << 64) - 1
 _OPEN = (State.SCHEDULED, State.STARTED)
 _INSIDE = (*_OPEN, State.FAILED, State.REJECTED)
 
@@ -69,16 +71,9 @@ def summarise(
 
 def _span(traces: Sequence[Trace]) -> tuple[int, int]:
     """The times at which the first call was made, and at which the last one was made or ended."""
-    begins, ends = [], []
-    for trace in traces:
-        made, ended = trace.slots["scheduled_ns"], trace.slots["finished_ns"]
-        if not len(made):
-            continue
-        # By the functions themselves: the methods of arrays take twice as long for the few records of a rank.
-        begin = int(np.minimum.reduce(made)) or int(made[made > 0].min(initial=_NEVER))
-        begins += [begin] if begin < _NEVER else []
-        ends.append(max(int(np.maximum.reduce(made)), int(np.maximum.reduce(ended))))
-    return min(begins, default=0), max(ends, default=0)
+    times = [slot_times(trace) for trace in traces]
+    begin, end = min((one.first_ns for one in times), default=NO_TIME), max((one.last_ns for one in times), default=0)
+    return begin if begin < NO_TIME else 0, end
 
 
 @dataclass(slots=True)
@@ -104,30 +99,42 @@ def _places(
     The place of ranks that are known to be alike is worked out once.
     """
     by_rank = {trace.rank: trace for trace in traces}
-    at = {trace.rank: found for trace, found in zip(traces, once_alike(traces, _row), strict=True)}
+    at: dict[object, tuple[int | None, int | None]] = {}
     crowds: dict[object, _Crowd] = {}
-    alike: dict[object, _Crowd] = {}
+    alike: dict[object, tuple[_Crowd, int | None]] = {}
+    of_kind: dict[object, _Crowd] = {}
     ended: dict[tuple[Life, int], bool] = {}
     for state in states:
         rank, trace = state.rank, by_rank.get(state.rank)
-        row, index = at.get(rank, (None, None))
-        if trace is not None and state.status is not RankStatus.FINISHED:
-            queued = device_row(by_rank, rank, ended)
-            row, index = (row, index) if queued is None else (queued, _group_at(trace, queued))
-        group = None if trace is None or index is None or index >= len(trace.groups) else trace.groups[index]
-        kind = None if group is None else kind_of(group)
+        own = None if trace is None else (course_key(trace), id(trace.groups))
+        finished = state.status is RankStatus.FINISHED
         line = UNKNOWN_SOURCE if stall is None else stall.places.get(rank, UNKNOWN_SOURCE)
-        own = None if trace is None else course_key(trace)
         busy = stall is not None and rank in stall.busy
         reason = _reason(failures[rank]) if rank in failures else ""
-        key = own, row, kind, state.status, line, busy, reason
-        if (crowd := alike.get(key)) is None:
-            place = _place(state, trace, row, line, reason, busy=busy)
-            crowd = alike[key] = crowds.setdefault(_key(place), _Crowd(place))
+        row: int | None = None
+        if trace is not None and not finished:
+            row = device_row(by_rank, rank, ended)
+        key = own, row, state.status, line, busy, reason
+        if (known := alike.get(key)) is None:
+            index = None
+            if trace is not None and row is not None:
+                index = _group_at(trace, row)
+            elif trace is not None:
+                if (mine := course_key(trace)) not in at:
+                    at[mine] = _row(trace)
+                row, index = at[mine]
+            group = None if trace is None or index is None or index >= len(trace.groups) else trace.groups[index]
+            kind = own and own[0], row, None if group is None else kind_of(group), state.status, line, busy, reason
+            if (crowd := of_kind.get(kind)) is None:
+                place = _place(state, trace, row, line, reason, busy=busy)
+                crowd = of_kind[kind] = crowds.setdefault(_key(place), _Crowd(place))
+            if group is not None:
+                crowd.groups.add((group.name, group.ranks))
+            known = alike[key] = crowd, None if group is None else row
+        crowd, row = known
         crowd.ranks.append(rank)
-        if trace is not None and row is not None and group is not None:
+        if trace is not None and row is not None:
             crowd.since.append(int(trace.slots["scheduled_ns"][row]))
-            crowd.groups.add((group.name, group.ranks))
     together = [crowd.place() for crowd in crowds.values()]
     return tuple(sorted(together, key=lambda place: (-len(place.ranks), place.ranks)))
 
@@ -206,8 +213,9 @@ _Kind: TypeAlias = tuple[str, int, str, int]
 def bandwidths(groups: Sequence[GroupColumns]) -> tuple[Bandwidth, ...]:
     """The collectives of each op and size in groups of each kind; those that took most time in all come first."""
     found: dict[_Kind, list[tuple[GroupColumns, npt.NDArray[np.uint32], npt.NDArray[np.float64]]]] = {}
+    devices: dict[object, bool] = {}
     for columns in groups:
-        for kind, sequences, seconds in _of_group(columns):
+        for kind, sequences, seconds in _of_group(columns, devices):
             found.setdefault(kind, []).append((columns, sequences, seconds))
     rows = [_alike(kind, parts) for kind, parts in found.items()]
     return tuple(sorted(rows, key=lambda row: (-row.seconds * row.calls, row.op, row.bytes)))
@@ -237,12 +245,14 @@ def _timed_by_device(part: Part) -> npt.NDArray[np.bool_]:
 
 
 def _of_group(
-    columns: GroupColumns,
+    columns: GroupColumns, devices: dict[object, bool]
 ) -> list[tuple[_Kind, npt.NDArray[np.uint32], npt.NDArray[np.float64]]]:
-    """Positions and seconds of each kind of collective that the devices of all members have ended."""
+    """Positions and seconds of each kind of collective that the devices of all members have ended; ``devices`` is what
+    :func:`~simcoll.core.trace.ran_on_device` knows.
+    """
     if len(columns.parts) != len(columns.group.ranks) or len(columns.parts) < 2:
         return []
-    if not all(_timed_by_device(part).any() for part, _ in columns.classes()):
+    if not all(ran_on_device(part.trace, devices) for part in columns.parts):
         return []
     masks = [on_device(part) for part in columns.parts]
     if not all(mask.any() for mask in masks):
@@ -312,7 +322,8 @@ def _alike(
     )
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as what is made for each of thousands of ranks: that takes several times as long.
+@dataclass(slots=True)
 class _Part:
     """One member's collectives of the group's last life: the finished ones, and the number of lives it saw begin."""
 
@@ -324,7 +335,11 @@ class _Part:
 
 @dataclass(slots=True)
 class _OneKind:
-    groups: list[tuple[Group, Record | None]] = field(default_factory=list)
+    """Groups of one kind, each with the last collective that its members finished (its number, and one of them), or
+    None.
+    """
+
+    groups: list[tuple[Group, tuple[int, _Part] | None]] = field(default_factory=list)
     unrecorded: int = 0
 
 
@@ -359,45 +374,62 @@ def progress_of(traces: Sequence[Trace]) -> tuple[Progress, ...]:
 def _finished(slots: Slots) -> list[tuple[int, npt.NDArray[np.uint32], int]]:
     """Each group with a collective: its index, the finished collectives of its last life, and how many lives began."""
     rows = np.flatnonzero(slots["p2p_sequence"] == 0)
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(slots["group"][rows], kind="stable")]
     index, sequence = slots["group"][rows], slots["sequence"][rows]
-    done = slots["state"][rows] == State.COMPLETED
-    found = []
-    for group in np.unique(index):
-        mine = index == group
-        # A group that was destroyed and made again counts from 1 again.
-        begun = np.flatnonzero(mine & (sequence == 1))
-        mine[: begun[-1] if len(begun) else 0] = False
-        found.append((int(group), sequence[mine & done], len(begun)))
-    return found
+    begins = np.concatenate([[0], np.flatnonzero(index[1:] != index[:-1]) + 1])
+    ends = np.append(begins[1:], len(rows))
+    # A group that was destroyed and made again counts from 1 again.
+    ones = np.flatnonzero(sequence == 1)
+    before, until = np.searchsorted(ones, begins), np.searchsorted(ones, ends)
+    last = np.append(ones, 0)[until - 1]
+    last = np.where(until > before, last, begins)
+    kept = slots["state"][rows] == State.COMPLETED
+    kept &= np.arange(len(rows)) >= np.repeat(last, ends - begins)
+    finished, counts = sequence[kept], np.concatenate([[0], np.cumsum(kept)])
+    return [
+        (group, finished[begin:end], lives)
+        for group, begin, end, lives in zip(
+            index[begins].tolist(),
+            counts[begins].tolist(),
+            counts[ends].tolist(),
+            (until - before).tolist(),
+            strict=True,
+        )
+    ]
 
 
-def _last_finished(parts: Sequence[_Part], present: int) -> Record | None:
-    """The record of the last collective that these members finished, all ``present`` ones; None where there is none."""
+def _last_finished(parts: Sequence[_Part], present: int) -> tuple[int, _Part] | None:
+    """The last collective that these members finished, all ``present`` ones; None where there is none."""
     lives = max(part.lives for part in parts)
     here = [part for part in parts if part.lives == lives or part.index in part.trace.dropped]
-    distinct = [*{id(part.finished): part for part in here}.values()]
-    if len(here) < present or not all(len(part.finished) for part in distinct):
+    each = {id(part.finished): part.finished for part in here}
+    distinct = [*{finished.tobytes(): finished for finished in each.values()}.values()]
+    if len(here) < present or not all(map(len, distinct)):
         return None
-    last = min(int(part.finished.max()) for part in distinct)
-    if not all((part.finished == last).any() for part in distinct):
-        common = distinct[0].finished
-        for part in distinct[1:]:
-            common = common[np.isin(common, part.finished)]
+    last = min(int(finished.max()) for finished in distinct)
+    if len(distinct) > 1 and not all((finished == last).any() for finished in distinct):
+        common = distinct[0]
+        for finished in distinct[1:]:
+            common = common[np.isin(common, finished)]
         if not len(common):
             return None
         last = int(common.max())
-    return _record(here[0], last)
+    return last, here[0]
 
 
-def _record(part: _Part, sequence: int) -> Record | None:
+def _record(last: tuple[int, _Part]) -> Record | None:
+    sequence, part = last
     slots = part.trace.slots
     at = (slots["group"] == part.index) & (slots["sequence"] == sequence) & (slots["p2p_sequence"] == 0)
     return record_at(part.trace, int(np.flatnonzero(at)[-1]))
 
 
 def _progress(description: str, size: int, kind: _OneKind) -> Progress:
-    finished = sorted((record for _, record in kind.groups if record is not None), key=lambda record: record.sequence)
+    finished = sorted((last for _, last in kind.groups if last is not None), key=itemgetter(0))
     groups = tuple(group for group, _ in kind.groups)
     members = tuple(sorted({rank for group in groups for rank in group.ranks}))
-    least = finished[0] if len(finished) == len(groups) else None
-    return Progress(description, size, groups, members, least, finished[-1] if finished else None, kind.unrecorded)
+    most = _record(finished[-1]) if finished else None
+    least = _record(finished[0]) if finished and len(finished) == len(groups) else None
+    return Progress(description, size, groups, members, least, most, kind.unrecorded)
