@@ -6,15 +6,18 @@ from simcoll.core.rank_local import RankLocal
 
 
 class Clearings:
-    """Of one rank: how often it has cleared gradients, and how often it had when a call was digested last."""
+    """Of one rank: how often it has cleared gradients, and how often it had when a call was digested last that may have
+    what follows from a pass: not the buffers that a model broadcasts before one.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.digested = -1
 
-    def at_call(self) -> int:
+    def at_call(self, *, of_buffers: bool = False) -> int:
         """The count, of a call that is digested."""
-        self.digested = self.count
+        if not of_buffers:
+            self.digested = self.count
         return self.count
 
 

@@ -19,6 +19,8 @@ import torch
 
 from simcoll.core.strides import is_dense
 from simcoll.spec.call import Call
+from simcoll.spec.collectives import spec_of
+from simcoll.spec.table import Rooted
 from simcoll.spec.value_laws import SUMMED_BLOCK
 from simcoll.values.arrays import HOST_CHUNK, applies, host_signs, number
 from simcoll.values.choice import Choice
@@ -226,7 +228,8 @@ class ValueWatch:
             return None
         noted: dict[str, object] = {} if (scaling := scaling_round()) is None else {"scaling": scaling}
         noted |= {"of_model": True} if of_model else {}
-        noted |= {"cleared": cleared} if (cleared := clearings.here.at_call()) else {}
+        cleared = clearings.here.at_call(of_buffers=of_model and spec_of(call).rooted is Rooted.FROM_ROOT)
+        noted |= {"cleared": cleared} if cleared else {}
         noted |= {"sampled": True} if self.choice.leaves_out(sequence) else {}
         return self.guard.count(lambda: self._begun(call, sequence, inputs, outputs, noted))
 

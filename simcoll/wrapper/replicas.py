@@ -243,6 +243,7 @@ class ReplicaWatch:
 
     def steps(self, optimizer: Optimizer) -> None:
         """An optimizer is about to make a step."""
+        self.discards.steps(optimizer)
         if not can_be_followed(optimizer):
             return
         placed = self._placed_of(optimizer)

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simcoll.testing import try_ranks
 from simcoll.values.choice import Choice
 from simcoll.verifier.findings.finding import Finding
+from simcoll.wrapper import discards
 
 # torch renames functions, and its own packages use what it calls deprecated.
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{one}") for one in ("FutureWarning", "DeprecationWarning")]
@@ -283,6 +284,49 @@ def own_steps_left_out(rank: int) -> None:
                     parameter.sub_(gradient, alpha=0.01)
 
 
+def clearing_the_inner_module(rank: int) -> None:
+    """As a hook of a model does after the backward pass: the step that follows has no gradients, or zeros."""
+    for to_none in (True, False):
+        model = DistributedDataParallel(Net())
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 3 else 1.0)
+            loss.backward()
+            if not torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()]).isfinite():
+                model.module.zero_grad(set_to_none=to_none)
+            optimizer.step()
+
+
+def clearing_an_outer_module(rank: int) -> None:
+    """It has cleared nothing since the last step, but the step has no gradients."""
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(6):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 3 else 1.0)
+        loss.backward()
+        if not torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()]).isfinite():
+            nn.ModuleList([model]).zero_grad()
+        optimizer.step()
+
+
+class Careful(torch.optim.Adam):
+    """Makes no step on gradients that are not finite."""
+
+    def step(self, closure: Any = None) -> None:
+        gradients = [one.grad for group in self.param_groups for one in group["params"]]
+        if all(bool(gradient.isfinite().all()) for gradient in gradients):
+            super().step(closure)
+
+
+def an_optimizer_that_leaves_out_steps(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    optimizer = Careful(model.parameters(), lr=0.01)
+    for step in range(6):
+        steps(rank, model, 1, optimizer, bad=0 if step == 3 else -1)
+
+
 def padding_that_is_sent_once(rank: int) -> None:
     """Each rank reads what the others have filled, and no more of it."""
     sent = torch.full((RANKS, 8), NAN if rank == 1 else 0.0)
@@ -361,6 +405,9 @@ CORRECT = [
     first_steps_left_out,
     steps_of_the_first_rank,
     own_steps_left_out,
+    clearing_the_inner_module,
+    clearing_an_outer_module,
+    an_optimizer_that_leaves_out_steps,
     padding_that_is_sent_once,
     padding_of_what_is_gathered_then,
     an_average_that_begins_with_nothing,
@@ -369,6 +416,25 @@ CORRECT = [
 
 @pytest.mark.parametrize("program", CORRECT)
 def test_missing_numbers_are_meant(program: Callable[[int], object]) -> None:
+    assert found(program) == []
+
+
+def test_passes_of_one_step_use_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that takes two batches a step, and sends its buffers in between, throws nothing away: what is left out
+    much later is known.
+    """
+    monkeypatch.setattr(discards, "_MOST", 2)
+
+    def program(rank: int) -> None:
+        model = DistributedDataParallel(Net(buffers=True))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(10):
+            optimizer.zero_grad()
+            real, made = (model(torch.randn(4, 6) * (rank + 1)).mean() for _ in range(2))
+            ((real - made) * (NAN if rank == 1 and step == 7 else 1.0)).backward()
+            if torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()]).isfinite():
+                optimizer.step()
+
     assert found(program) == []
 
 
