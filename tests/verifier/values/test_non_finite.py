@@ -327,6 +327,32 @@ def an_optimizer_that_leaves_out_steps(rank: int) -> None:
         steps(rank, model, 1, optimizer, bad=0 if step == 3 else -1)
 
 
+def a_loss_that_all_ranks_look_at(rank: int, answer: bool = True) -> None:
+    """No wrapper, and nothing is cleared: the batch is left out, or all ranks say so and take it nevertheless."""
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(6):
+        loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 3 else 1.0)
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        if not mean.isfinite():
+            if answer:
+                continue
+            dist.all_reduce(torch.ones(1))
+        loss.backward()
+        for weight in model.parameters():
+            dist.all_reduce(weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def a_perplexity_that_overflows(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    for step in range(3):
+        steps(rank, model, 1)
+        dist.all_reduce(torch.tensor([90.0 if rank == 1 and step == 1 else 2.0, 1.0]).exp())
+
+
 def padding_that_is_sent_once(rank: int) -> None:
     """Each rank reads what the others have filled, and no more of it."""
     sent = torch.full((RANKS, 8), NAN if rank == 1 else 0.0)
@@ -408,6 +434,8 @@ CORRECT = [
     clearing_the_inner_module,
     clearing_an_outer_module,
     an_optimizer_that_leaves_out_steps,
+    a_loss_that_all_ranks_look_at,
+    a_perplexity_that_overflows,
     padding_that_is_sent_once,
     padding_of_what_is_gathered_then,
     an_average_that_begins_with_nothing,
@@ -656,7 +684,25 @@ def metric_of_a_pass_without_gradients(rank: int) -> None:
         dist.all_reduce(metric)
 
 
+def a_loss_that_all_ranks_look_at_and_use(rank: int) -> None:
+    a_loss_that_all_ranks_look_at(rank, answer=False)
+
+
+def a_perplexity_that_is_used(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    perplexity = torch.ones(1)
+    for step in range(3):
+        optimizer.zero_grad()
+        (model(torch.ones(4, 6) * (rank + step)) / perplexity * perplexity).mean().backward()
+        optimizer.step()
+        perplexity = torch.tensor([90.0 if rank == 1 and step == 1 else 2.0]).exp()
+        dist.all_reduce(perplexity)
+
+
 FAULTY = [
+    (a_loss_that_all_ranks_look_at_and_use, ("all_reduce",), (1,)),
+    (a_perplexity_that_is_used, ("all_reduce",), (1,)),
     (buffers_of_a_model, (), (0,)),
     (buffers_before_the_first_pass, (), (0,)),
     (buffers_that_the_model_uses, (), (0,)),
