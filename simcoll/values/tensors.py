@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,6 +210,7 @@ class ValueWatch:
         self.chosen = 1
         """The number of the next call whose values may be checked."""
         self.guard = Guard(choice, lambda: box, "calls")
+        self._clearings = clearings.here
 
     def begin(
         self,
@@ -288,6 +289,7 @@ class ValueWatch:
                     continue
                 with apart():
                     numbers = first.numbers()
+                self._clearings.carried |= first.carries(numbers)
                 self._box.event("values", group=self._index, sequence=first.sequence, **numbers)
 
 
@@ -339,6 +341,12 @@ class CallValues:
         """Both digests, as far as this rank has them, and what else was noted of the call."""
         both = {"sent": self._sent, "received": self._received}
         return self._noted | {name: side.document() for name, side in both.items() if side is not None}
+
+    @staticmethod
+    def carries(numbers: Mapping[str, object]) -> bool:
+        """True if the numbers of either side tell of a NaN or an infinity."""
+        sides = (numbers.get(name) for name in ("sent", "received"))
+        return any(side.get(name) for side in sides if isinstance(side, dict) for name in ("nan", "plus", "minus"))
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:

@@ -47,6 +47,7 @@ from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
 from simcoll.wrapper.buckets import Buckets, forget_assignment, watch_assignment
 from simcoll.wrapper.discards import DiscardWatch, Holder, can_be_followed, watch_clearing
 from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
+from simcoll.wrapper.outlived import OutlivedWatch
 from simcoll.wrapper.process_group import calls_made, is_recorded
 from simcoll.wrapper.random_states import RandomWatch
 
@@ -160,6 +161,7 @@ class ReplicaWatch:
         self.batches = BatchWatch(session, self._choice)
         self.randoms = RandomWatch(session, self._choice)
         self.discards = DiscardWatch(session, lambda model: _has_optimizer(model.parameters()))
+        self.outlived = OutlivedWatch(session, self._choice, lambda: [*_optimizers.here])
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
@@ -256,6 +258,7 @@ class ReplicaWatch:
         self.batches.stepped()
         self.randoms.stepped()
         self.discards.stepped(optimizer)
+        self.outlived.stepped()
         if not can_be_followed(optimizer):
             return
         if self._known.get(optimizer) != len(self._models):
@@ -409,6 +412,7 @@ class ReplicaWatch:
         self.guard.run(lambda: self.settle(last=True))
         self.guard.run(lambda: self.batches.settle(last=True))
         self.guard.run(lambda: self.randoms.settle(last=True))
+        self.guard.run(lambda: self.outlived.settle(last=True))
 
 
 class _Watches:

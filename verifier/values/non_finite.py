@@ -13,6 +13,8 @@ Infinities and NaNs are often intended. These are not reported:
   line is finite, and no other line had any until then;
 * what the program evidently looks at: after such a result of a line all ranks go on with another line than after finite
   ones, of which more follow (:meth:`_Meant.is_answered`);
+* gradients that the program mends itself: weights and states of optimizers are finite after the step
+  (:meth:`_Meant._is_outlived`);
 * what was sent since gradients were cleared, if all ranks of the call clear them again without a step: a program that
   looks at its gradients itself leaves that step out (:func:`_unused`);
 * values that all ranks send in the first calls of a line, until they are finite: whoever looks for a scale by himself;
@@ -113,15 +115,29 @@ class _Meant:
         return one.sampled and _is_mask(one.sent) and not self._spreads(place, one.record.source)
 
     def is_recovered(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
-        """True if the values belong to the rank's search for a scale of its losses, or were thrown away, or if all
-        ranks then went on in another way.
+        """True if the values belong to the rank's search for a scale of its losses, or were thrown away, or mended, or
+        if all ranks then went on in another way.
         """
         line = _line(values.group, one)
         search, unused = self._searches.get(line), self._unused.get(line)
-        return (
-            (search is not None and search.explains(place))
-            or (unused is not None and unused.explains(place) and self._discards.span(values) is not None)
-            or self.is_answered(place, values)
+        if search is not None and search.explains(place):
+            return True
+        if unused is not None and unused.explains(place) and self._discards.span(values) is not None:
+            return True
+        return self.is_answered(place, values) or self._is_outlived(place, values)
+
+    def _is_outlived(self, place: int, values: CollectiveValues) -> bool:
+        """True if a model's gradients were mended: the weights of the ranks that sent them outlived the step, and the
+        line is finite later on the others, which may not have seen it, or has no other call.
+        """
+        if not values.reduced or not all(one.of_model for one in values.ranks):
+            return False
+        bad = {one.group_rank for one in self._suspects[place]}
+        return self._discards.outlived(values, bad) and all(
+            one.group_rank in bad
+            or self.search_ends(place, values, one) >= 0
+            or self._places[False].get(line, [place])[-1] <= place
+            for line, one in _senders(values)
         )
 
     def is_answered(self, place: int, values: CollectiveValues) -> bool:

@@ -353,6 +353,25 @@ def a_perplexity_that_overflows(rank: int) -> None:
         dist.all_reduce(torch.tensor([90.0 if rank == 1 and step == 1 else 2.0, 1.0]).exp())
 
 
+def gradients_that_are_mended(rank: int, ranks: Sequence[int] = range(RANKS), bad: Sequence[int] = (3,)) -> None:
+    """After the backward pass each of these ranks replaces NaN in its gradients, and makes the step."""
+    model = DistributedDataParallel(Net())
+    optimizers = [torch.optim.Adam(one.parameters(), lr=0.01) for one in (model.module.first, model.module.last)]
+    for step in range(6):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step in bad else 1.0)
+        loss.backward()
+        for part, optimizer in zip((model.module.first, model.module.last), optimizers, strict=True):
+            for weight in part.parameters() if rank in ranks else ():
+                torch.nan_to_num(weight.grad, nan=0.0, out=weight.grad)
+            optimizer.step()
+
+
+def gradients_that_are_mended_at_the_end(rank: int) -> None:
+    gradients_that_are_mended(rank, bad=(4, 5))
+
+
 def padding_that_is_sent_once(rank: int) -> None:
     """Each rank reads what the others have filled, and no more of it."""
     sent = torch.full((RANKS, 8), NAN if rank == 1 else 0.0)
@@ -436,6 +455,8 @@ CORRECT = [
     an_optimizer_that_leaves_out_steps,
     a_loss_that_all_ranks_look_at,
     a_perplexity_that_overflows,
+    gradients_that_are_mended,
+    gradients_that_are_mended_at_the_end,
     padding_that_is_sent_once,
     padding_of_what_is_gathered_then,
     an_average_that_begins_with_nothing,
@@ -700,7 +721,19 @@ def a_perplexity_that_is_used(rank: int) -> None:
         dist.all_reduce(perplexity)
 
 
+def a_row_that_no_batch_has_again(rank: int) -> None:
+    """All gradients are finite afterwards, but the weights are not."""
+    model = DistributedDataParallel(nn.Embedding(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(5):
+        optimizer.zero_grad()
+        rows = model(torch.tensor([rank + step, 7 if step == 2 else 6]))
+        (rows * torch.tensor([[1.0], [NAN if rank == 1 and step == 2 else 1.0]])).sum().backward()
+        optimizer.step()
+
+
 FAULTY = [
+    (a_row_that_no_batch_has_again, ("all_reduce",), (1,)),
     (a_loss_that_all_ranks_look_at_and_use, ("all_reduce",), (1,)),
     (a_perplexity_that_is_used, ("all_reduce",), (1,)),
     (buffers_of_a_model, (), (0,)),
@@ -729,6 +762,13 @@ FAULTY = [
     (metric_between_two_clearings, ("all_reduce",), (1,)),
     (metric_between_two_clearings_of_the_model, ("all_reduce",), (1,)),
 ]
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 2)])
+def test_what_some_ranks_do_not_mend_is_found(ranks: Sequence[int]) -> None:
+    """Their weights have NaN from then on, and are no longer those of the others."""
+    codes = [one.code for one in found(lambda rank: gradients_that_are_mended(rank, ranks))]
+    assert "SC901" in codes
 
 
 @pytest.mark.parametrize(("program", "calls", "culprits"), FAULTY)
