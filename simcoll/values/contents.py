@@ -34,9 +34,16 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 @contextmanager
+def unseen() -> Iterator[None]:
+    """Do what modes and functions of tensors' classes, torch's and the program's, know nothing of."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+@contextmanager
 def apart() -> Iterator[None]:
-    """Compute what autograd, modes and functions of tensors' classes, torch's and the program's, know nothing of."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+    """Compute what autograd knows nothing of either."""
+    with unseen(), torch.no_grad():
         yield
 
 

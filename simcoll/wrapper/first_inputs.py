@@ -13,7 +13,7 @@ from torch import nn
 
 from simcoll.recorder.dynamo import leave_uncompiled
 from simcoll.values.choice import Choice
-from simcoll.values.contents import Hasher, apart, is_plain, plainly
+from simcoll.values.contents import Hasher, apart, is_plain, plainly, unseen
 from simcoll.values.guard import is_of_program
 from simcoll.wrapper.random_states import random_state
 
@@ -53,7 +53,7 @@ class FirstInputs:
         # In this order: a compiler that follows the hook cannot represent the handles.
         if torch.compiler.is_compiling() or not self._handles:
             return
-        with self._choice.counted():
+        with self._choice.counted(), unseen():
             self._look(args)
 
     def _look(self, args: tuple[object, ...]) -> None:

@@ -40,7 +40,7 @@ from simcoll.recorder.dynamo import leave_class_uncompiled, leave_uncompiled
 from simcoll.recorder.session import Session, active_session, pipelines
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice, budget_wanted
-from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, is_plain, plainly
+from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, is_plain, plainly, unseen
 from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
@@ -409,10 +409,9 @@ class ReplicaWatch:
 
     def close(self, seconds: float) -> None:
         """Write down what comes soon: each of these waits half a second at most."""
-        self.guard.run(lambda: self.settle(last=True))
-        self.guard.run(lambda: self.batches.settle(last=True))
-        self.guard.run(lambda: self.randoms.settle(last=True))
-        self.guard.run(lambda: self.outlived.settle(last=True))
+        with unseen():
+            for settle in (self.settle, self.batches.settle, self.randoms.settle, self.outlived.settle):
+                self.guard.run(functools.partial(settle, last=True))
 
 
 class _Watches:
@@ -445,7 +444,12 @@ def _watch() -> ReplicaWatch | None:
 def _check(check: Callable[[ReplicaWatch], object]) -> None:
     """Run a check of the calling rank, if its values are checked."""
     if (watch := _watch()) is not None:
-        watch.guard.run(lambda: check(watch))
+        watch.guard.run(lambda: _run(check, watch))
+
+
+def _run(check: Callable[[ReplicaWatch], object], watch: ReplicaWatch) -> None:
+    with unseen():
+        check(watch)
 
 
 def _watch_later(patches: Patches) -> None:
