@@ -368,6 +368,19 @@ def gradients_that_are_mended(rank: int, ranks: Sequence[int] = range(RANKS), ba
             optimizer.step()
 
 
+def gradients_of_a_sharded_model_that_are_mended(rank: int) -> None:
+    model = Net()
+    fully_shard(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(5):
+        optimizer.zero_grad()
+        (model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 2 else 1.0)).backward()
+        for weight in model.parameters():
+            gradient: Any = weight.grad
+            gradient.to_local().nan_to_num_()
+        optimizer.step()
+
+
 def gradients_that_are_mended_at_the_end(rank: int) -> None:
     gradients_that_are_mended(rank, bad=(4, 5))
 
@@ -456,6 +469,7 @@ CORRECT = [
     a_loss_that_all_ranks_look_at,
     a_perplexity_that_overflows,
     gradients_that_are_mended,
+    gradients_of_a_sharded_model_that_are_mended,
     gradients_that_are_mended_at_the_end,
     padding_that_is_sent_once,
     padding_of_what_is_gathered_then,
