@@ -228,6 +228,8 @@ class Event:
     * ``scaled``: the rank has made a GradScaler;
     * ``discarded``: gradients were cleared twice without a step of their optimizer in between: ``since`` and ``until``,
       the numbers of these two of all clearings;
+    * ``outlived``: after a step the weights and states of all optimizers were read, since calls had carried NaN or an
+      infinity: ``until``, the number of the look among clearings, ``finite``;
     * ``unchecked``: a check of values has failed itself, and none is made from here on: ``of`` (``calls``, or
       ``steps``), ``type``, ``message``;
     * ``step``: the program has marked the end of a step: ``number`` (from 1; thinned out, `simcoll.core.steps`);

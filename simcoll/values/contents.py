@@ -34,9 +34,16 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 @contextmanager
+def unseen() -> Iterator[None]:
+    """Do what modes and functions of tensors' classes, torch's and the program's, know nothing of."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+@contextmanager
 def apart() -> Iterator[None]:
-    """Compute what autograd, modes and functions of tensors' classes, torch's and the program's, know nothing of."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+    """Compute what autograd knows nothing of either."""
+    with unseen(), torch.no_grad():
         yield
 
 
@@ -160,7 +167,11 @@ class Hasher:
         if shape != self._shape or joined.device != self._owners.device:
             owners = torch.tensor([owner for owner, _ in words], dtype=torch.int64, device="cpu")
             lengths = torch.tensor([part.shape[0] for _, part in words], dtype=torch.int64, device="cpu")
-            self._owners = owners.repeat_interleave(lengths).to(joined.device)
+            owners = owners.repeat_interleave(lengths)
+            if joined.device.type == "cuda":
+                # A host waits for a copy of other memory.
+                owners = owners.pin_memory()
+            self._owners = owners.to(joined.device, non_blocking=True)
             self._factors = 2 * torch.arange(joined.shape[0], dtype=torch.int64, device=joined.device) + 1
             self._shape = shape
         hashed = joined + ADDED
@@ -186,6 +197,18 @@ def flat_row(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as one row without gaps; those of more than eight bytes as two integers each."""
     flat = plainly(tensor).detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
     return flat.view(torch.int64) if flat.element_size() > 8 else flat
+
+
+def first_elements(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """So many elements at most of a plain tensor, the first ones in the order of its rows, as one row. Of a tensor with
+    gaps no more is copied than the rows that hold them.
+    """
+    while tensor.dim() and tensor.numel() > count:
+        each = tensor.numel() // tensor.shape[0]
+        if each < count:
+            return tensor[: -(-count // each)].reshape(-1)[:count]
+        tensor = tensor[0]
+    return tensor.reshape(-1)
 
 
 def _as_integers(flat: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ import torch
 
 from simcoll.core.strides import is_dense
 from simcoll.spec.call import Call
+from simcoll.spec.collectives import spec_of
+from simcoll.spec.table import Rooted
 from simcoll.spec.value_laws import SUMMED_BLOCK
 from simcoll.values.arrays import HOST_CHUNK, applies, host_signs, number
 from simcoll.values.choice import Choice
@@ -208,6 +210,7 @@ class ValueWatch:
         self.chosen = 1
         """The number of the next call whose values may be checked."""
         self.guard = Guard(choice, lambda: box, "calls")
+        self._clearings = clearings.here
 
     def begin(
         self,
@@ -226,7 +229,8 @@ class ValueWatch:
             return None
         noted: dict[str, object] = {} if (scaling := scaling_round()) is None else {"scaling": scaling}
         noted |= {"of_model": True} if of_model else {}
-        noted |= {"cleared": cleared} if (cleared := clearings.here.at_call()) else {}
+        cleared = clearings.here.at_call(of_buffers=of_model and spec_of(call).rooted is Rooted.FROM_ROOT)
+        noted |= {"cleared": cleared} if cleared else {}
         noted |= {"sampled": True} if self.choice.leaves_out(sequence) else {}
         return self.guard.count(lambda: self._begun(call, sequence, inputs, outputs, noted))
 
@@ -285,6 +289,7 @@ class ValueWatch:
                     continue
                 with apart():
                     numbers = first.numbers()
+                self._clearings.carried |= first.carries(numbers)
                 self._box.event("values", group=self._index, sequence=first.sequence, **numbers)
 
 
@@ -336,6 +341,12 @@ class CallValues:
         """Both digests, as far as this rank has them, and what else was noted of the call."""
         both = {"sent": self._sent, "received": self._received}
         return self._noted | {name: side.document() for name, side in both.items() if side is not None}
+
+    @staticmethod
+    def carries(numbers: Mapping[str, object]) -> bool:
+        """True if the numbers of either side tell of a NaN or an infinity."""
+        sides = (numbers.get(name) for name in ("sent", "received"))
+        return any(side.get(name) for side in sides if isinstance(side, dict) for name in ("nan", "plus", "minus"))
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ from simcoll.core.record import source_document
 from simcoll.recorder.session import Session
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice
-from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, flat_row, is_plain, plainly
+from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, first_elements, flat_row, is_plain, plainly
 from simcoll.values.folding import folded
 from simcoll.wrapper.buckets import write_units
 from simcoll.wrapper.first_inputs import FirstInputs
@@ -102,6 +102,7 @@ class BatchWatch:
         self._ordinals: Counter[tuple[int, ...]] = Counter()
         self._count = 0
         self._hasher = Hasher()
+        self._of_layers: dict[int, Hasher] = {}
         self._arrivals: Arrivals[_Pending] = Arrivals()
         self._trained: Arrivals[dict[str, object]] = Arrivals()
 
@@ -119,11 +120,11 @@ class BatchWatch:
         known.fresh = False
         window = number // _STEPS_IN_A_ROW
         if self._choice.takes_step(window, _STEPS_IN_A_ROW, always=window in _FIRST_WINDOWS):
-            try:
-                items = [*_items(inputs, _DEPTH)]
-            except _UnknownError:
-                return
             with self._choice.counted():
+                try:
+                    items = [*_items(inputs, _DEPTH)]
+                except _UnknownError:
+                    return
                 known.open = self._look(module, known, number, items)
         self.settle()
 
@@ -191,7 +192,7 @@ class BatchWatch:
         if state is None:
             return None
         inner = module.module if isinstance(module, DistributedDataParallel) else module
-        first = FirstInputs(inner, state, self._parts_received, self._choice)
+        first = FirstInputs(inner, state, self._parts_received, self._choice, self._of_layers)
         return _Pass(number, tuple(map(calls_made, known.groups)), state, first)
 
     def _parts_received(self) -> int:
@@ -323,8 +324,8 @@ def _is_data(tensor: torch.Tensor) -> torch.Tensor:
     """One integer: whether a tensor has enough elements, and among its first ones different ones; and whether it came
     from outside: what other parts of a model compute from replicated weights is alike on all ranks.
     """
-    first = flat_row(plainly(tensor).detach().reshape(-1)[:_FIRST_ELEMENTS])
     if not _may_be_data(tensor):
         return torch.zeros(1, dtype=torch.int64, device=tensor.device)
+    first = flat_row(first_elements(plainly(tensor).detach(), _FIRST_ELEMENTS))
     bits = first.view(torch.uint8).reshape(first.shape[0], -1)
     return (bits != bits[:1]).any().to(torch.int64).reshape(1)

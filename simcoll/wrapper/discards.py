@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from simcoll.core.patches import Patches
@@ -23,6 +25,7 @@ from simcoll.values.clearings import clearings
 from simcoll.values.contents import apart, is_plain, plainly
 
 _MOST = 4096
+"""Clearings that are written down, of those that a rank makes by a call, and of those that its passes show."""
 
 _LOOKED_AT, _ELEMENTS = 16, 16
 """Parameters of a model, and elements of each, by which it is known whether its gradients were cleared."""
@@ -44,44 +47,68 @@ class DiscardWatch:
         self._parameters: WeakKeyDictionary[nn.Module, Sequence[ref[nn.Parameter]]] = WeakKeyDictionary()
         self._steps = False
         self._entered: int | None = None
-        self._written = 0
+        self._written = {True: 0, False: 0}
+        self._showing: WeakSet[Optimizer] = WeakSet()
+        self._before: WeakKeyDictionary[Optimizer, _Versions] = WeakKeyDictionary()
 
     def cleared(self, holder: Holder) -> None:
         """Gradients are about to be cleared."""
+        holder = _wrapped(holder)
         if can_be_followed(holder):
             before = self._since.get(holder)
             # Programs without a wrapper show no passes.
             passed = self._entered is None or (before is not None and self._entered >= before)
-            self._clear(holder, before, thrown=passed or self._has_gradients(holder))
+            self._clear(holder, before, thrown=passed or self._has_gradients(holder), called=True)
 
     def entered(self, model: nn.Module) -> None:
         """A pass of a model begins: if one in training has no gradients, they were cleared, however the program does
         it.
         """
+        model = _wrapped(model)
         if not model.training or not torch.is_grad_enabled():
             return
         known = self._known(model)
         if known and not any(map(_has_gradient, known)):
             before = self._since.get(model)
-            self._clear(
-                model, before, thrown=before is not None and self._entered is not None and self._entered >= before
-            )
+            passed = before is not None and self._entered is not None and self._entered >= before
+            self._clear(model, before, thrown=passed, called=False)
         self._entered = clearings.here.count
+
+    def steps(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to make a step."""
+        if can_be_followed(optimizer):
+            self._before[optimizer] = _Versions.of(optimizer)
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has made a step: it may have used the gradients of any module."""
+        if can_be_followed(optimizer) and not self._has_moved(optimizer):
+            return
         self._steps = True
         for holder in [one for one in self._since if one is optimizer or isinstance(one, nn.Module)]:
             del self._since[holder]
 
-    def _clear(self, holder: Holder, before: int | None, *, thrown: bool) -> None:
-        """Note a clearing; of what is ``thrown`` away since the one ``before`` it is written down."""
+    def _has_moved(self, optimizer: Optimizer) -> bool:
+        """False if a step had no gradients, or has changed nothing where others of this optimizer showed their changes:
+        some write past the versions of tensors.
+        """
+        before, now = self._before.get(optimizer), _Versions.of(optimizer)
+        if before is None or before.total is None or now.total is None:
+            return True
+        if before.total != now.total:
+            self._showing.add(optimizer)
+            return True
+        return (before.gradients or now.gradients) and optimizer not in self._showing
+
+    def _clear(self, holder: Holder, before: int | None, *, thrown: bool, called: bool) -> None:
+        """Note a clearing; of what is ``thrown`` away since the one ``before`` it is written down. ``called``: by a
+        call.
+        """
         here, recorder = clearings.here, self._session.existing_recorder()
         here.count += 1
         self._since[holder] = here.count
-        called = before is not None and here.digested >= before
-        if thrown and called and recorder is not None and self._written < _MOST:
-            self._written += 1
+        digested = before is not None and here.digested >= before
+        if thrown and digested and recorder is not None and self._written[called] < _MOST:
+            self._written[called] += 1
             recorder.event("discarded", since=before, until=here.count, optimized=self._is_optimized(holder))
 
     def _is_optimized(self, holder: Holder) -> bool:
@@ -100,6 +127,35 @@ class DiscardWatch:
             known = [ref(one) for one in _some([one for one in model.parameters() if one.requires_grad])]
             self._parameters[model] = known
         return [one for one in (look() for look in known) if one is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Versions:
+    """What is known of an optimizer's parameters beside a step: how often they were written to, all together (None
+    where one does not tell), and whether any has a gradient.
+    """
+
+    total: int | None
+    gradients: bool
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> _Versions:
+        """Those of now."""
+        with apart():
+            parameters = [one for group in optimizer.param_groups for one in group["params"]]
+            gradients = any(one.grad is not None for one in parameters)
+            try:
+                return cls(sum(one._version for one in parameters), gradients)
+            except RuntimeError:
+                # One of inference mode has no versions.
+                return cls(None, gradients)
+
+
+def _wrapped(holder: Any) -> Any:
+    """The module that DistributedDataParallel wraps, which has the same gradients; anything else as it is."""
+    while isinstance(holder, DistributedDataParallel):
+        holder = holder.module
+    return holder
 
 
 def can_be_followed(holder: Holder) -> bool:

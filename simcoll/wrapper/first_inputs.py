@@ -13,7 +13,7 @@ from torch import nn
 
 from simcoll.recorder.dynamo import leave_uncompiled
 from simcoll.values.choice import Choice
-from simcoll.values.contents import Hasher, apart, is_plain, plainly
+from simcoll.values.contents import Hasher, apart, first_elements, is_plain, plainly, unseen
 from simcoll.values.guard import is_of_program
 from simcoll.wrapper.random_states import random_state
 
@@ -27,10 +27,13 @@ _MOST_LAYERS = 4096
 class FirstInputs:
     """What enters the first layers of a model, in the order of their calls. The hooks are there for one pass."""
 
-    def __init__(self, model: nn.Module, state: str, received: Callable[[], int], choice: Choice) -> None:
+    def __init__(
+        self, model: nn.Module, state: str, received: Callable[[], int], choice: Choice, hashers: dict[int, Hasher]
+    ) -> None:
         """``state`` is that of the random generators when the pass begins; ``received`` counts exchanges; the time
-        counts against the budget of the ``choice``.
+        counts against the budget of the ``choice``. ``hashers`` are kept from pass to pass.
         """
+        self._hashers = hashers
         self._choice = choice
         self._state = state
         self._received, self._before = received, received()
@@ -53,7 +56,7 @@ class FirstInputs:
         # In this order: a compiler that follows the hook cannot represent the handles.
         if torch.compiler.is_compiling() or not self._handles:
             return
-        with self._choice.counted():
+        with self._choice.counted(), unseen():
             self._look(args)
 
     def _look(self, args: tuple[object, ...]) -> None:
@@ -64,7 +67,8 @@ class FirstInputs:
             return
         for tensor in (one for one in args if isinstance(one, torch.Tensor) and is_plain(one)):
             with apart():
-                self._digests.append(Hasher().digests([plainly(tensor).detach().reshape(-1)[:_FIRST]]))
+                hasher = self._hashers.setdefault(len(self._digests), Hasher())
+                self._digests.append(hasher.digests([first_elements(plainly(tensor).detach(), _FIRST)]))
 
     def close(self, *unused: object) -> None:
         """Look at no other layer."""

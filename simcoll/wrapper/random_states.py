@@ -8,7 +8,6 @@ not communicate.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -62,7 +61,6 @@ class RandomWatch:
         self._waiting: tuple[Any, _Point] | None = None
         self._hashers: dict[str, Hasher] = {}
         self._sets: dict[object, int] = {}
-        self._ordinals: Counter[object] = Counter()
         self._arrivals: Arrivals[_Step] = Arrivals()
 
     def promised(self, ranks: tuple[int, ...], tensor: torch.Tensor) -> None:

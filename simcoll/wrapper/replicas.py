@@ -41,13 +41,14 @@ from simcoll.recorder.dynamo import leave_class_uncompiled, leave_uncompiled
 from simcoll.recorder.session import Session, active_session, pipelines
 from simcoll.recorder.source import current_source
 from simcoll.values.choice import Choice, budget_wanted
-from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, is_plain, plainly
+from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, is_plain, plainly, unseen
 from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
 from simcoll.wrapper.buckets import Buckets, forget_assignment, watch_assignment
 from simcoll.wrapper.discards import DiscardWatch, Holder, can_be_followed, watch_clearing
 from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
+from simcoll.wrapper.outlived import OutlivedWatch
 from simcoll.wrapper.process_group import calls_made, is_recorded
 from simcoll.wrapper.random_states import RandomWatch
 
@@ -167,6 +168,7 @@ class ReplicaWatch:
         self.batches = BatchWatch(session, self._choice)
         self.randoms = RandomWatch(session, self._choice)
         self.discards = DiscardWatch(session, lambda model: _has_optimizer(model.parameters()))
+        self.outlived = OutlivedWatch(session, self._choice, lambda: [*_optimizers.here])
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
@@ -268,6 +270,7 @@ class ReplicaWatch:
 
     def steps(self, optimizer: Optimizer) -> None:
         """An optimizer is about to make a step."""
+        self.discards.steps(optimizer)
         if not can_be_followed(optimizer):
             return
         placed = self._placed_of(optimizer)
@@ -280,6 +283,7 @@ class ReplicaWatch:
         self.batches.stepped()
         self.randoms.stepped()
         self.discards.stepped(optimizer)
+        self.outlived.stepped()
         if not can_be_followed(optimizer):
             return
         if self._known.get(optimizer) != len(self._models):
@@ -429,9 +433,9 @@ class ReplicaWatch:
 
     def close(self, seconds: float) -> None:
         """Write down what comes soon: each of these waits half a second at most."""
-        self.guard.run(lambda: self.settle(last=True))
-        self.guard.run(lambda: self.batches.settle(last=True))
-        self.guard.run(lambda: self.randoms.settle(last=True))
+        with unseen():
+            for settle in (self.settle, self.batches.settle, self.randoms.settle, self.outlived.settle):
+                self.guard.run(functools.partial(settle, last=True))
 
 
 class _Watches:
@@ -464,7 +468,12 @@ def _watch() -> ReplicaWatch | None:
 def _check(check: Callable[[ReplicaWatch], object]) -> None:
     """Run a check of the calling rank, if its values are checked."""
     if (watch := _watch()) is not None:
-        watch.guard.run(lambda: check(watch))
+        watch.guard.run(lambda: _run(check, watch))
+
+
+def _run(check: Callable[[ReplicaWatch], object], watch: ReplicaWatch) -> None:
+    with unseen():
+        check(watch)
 
 
 def _watch_later(patches: Patches) -> None:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from simcoll.values.contents import Hasher, HostCopy, is_plain
+from simcoll.values.contents import Hasher, HostCopy, first_elements, is_plain
 from simcoll.values.folding import folded, part_begins
 
 SEED = 5
@@ -120,3 +120,23 @@ def test_what_has_no_memory_of_its_own_is_not_plain() -> None:
 
 def test_on_a_host_numbers_are_there_at_once() -> None:
     assert HostCopy.of(torch.ones(2, dtype=torch.int64)).here()
+
+
+@pytest.mark.parametrize("count", [1, 7, 60, 61, 119, 120, 500])
+def test_first_elements_of_a_tensor_with_gaps(count: int) -> None:
+    whole = torch.arange(120.0)
+    for tensor in (
+        whole,
+        whole.reshape(4, 5, 6).transpose(0, 2),
+        whole.reshape(10, 12).t(),
+        whole[::2],
+        torch.ones(()),
+    ):
+        assert torch.equal(first_elements(tensor, count), tensor.reshape(-1)[:count])
+
+
+def test_first_elements_are_all_that_is_copied() -> None:
+    wide = torch.zeros(8, 1000, 1000).transpose(0, 2)
+    first = first_elements(wide, 4096)
+    assert first.shape == (4096,)
+    assert first.untyped_storage().nbytes() < wide.nbytes // 50

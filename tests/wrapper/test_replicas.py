@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from simcoll.testing import try_ranks
 from simcoll.values.choice import Choice
@@ -56,6 +59,42 @@ def train(rank: int, change: Change = nothing, steps: int = 5, **options: Any) -
         model(torch.rand(4, 6)).square().mean().backward()
         optimizer.step()
         change(rank, step, model, optimizer)
+
+
+class Dispatched(TorchDispatchMode):
+    """Counts what is dispatched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+class Called(TorchFunctionMode):
+    """Counts the functions of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen[getattr(function, "__qualname__", str(function))] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Dispatched, Called])
+def test_modes_of_the_program_see_no_checks(kind: type[Dispatched] | type[Called]) -> None:
+    def program(rank: int) -> dict[str, int]:
+        with kind() as mode:
+            train(rank)
+        return dict(mode.seen)
+
+    checked, unchecked = (try_ranks(3, program, backend="threaded", values=values) for values in ("all", "off"))
+    assert checked.results == unchecked.results
+    assert all(checked.results.values())
 
 
 def change_weight(rank: int, step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:

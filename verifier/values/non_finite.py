@@ -9,6 +9,12 @@ Infinities and NaNs are often intended. These are not reported:
 * infinities of one sign, as many from every rank, without NaNs: a mask; or from one rank in all calls of a line, after
   the first of which the next sum is finite (:func:`_masks`); in a sample, which may miss these, infinities of one sign
   unless NaNs, or those of another line, follow;
+* one infinity among the few numbers that a program adds up by itself, as a metric that overflows: the next call of its
+  line is finite, and no other line had any until then;
+* what the program evidently looks at: after such a result of a line all ranks go on with another line than after finite
+  ones, of which more follow (:meth:`_Meant.is_answered`);
+* gradients that the program mends itself: weights and states of optimizers are finite after the step
+  (:meth:`_Meant._is_outlived`);
 * what was sent since gradients were cleared, if all ranks of the call clear them again without a step: a program that
   looks at its gradients itself leaves that step out (:func:`_unused`);
 * values that all ranks send in the first calls of a line, until they are finite: whoever looks for a scale by himself;
@@ -28,6 +34,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import TypeAlias
 
 from simcoll.core.ranges import ranks_text
@@ -49,7 +57,7 @@ _SEARCHING = 40
 """Rounds that overflow before a scale that is too large is found: each halves it, and few begin above 2^32."""
 
 _FEW = 8
-"""Elements of a broadcast below which it is taken for one of results, such as the best loss so far."""
+"""Elements of a broadcast, or a sum, below which it is taken for one of results, such as the best loss so far."""
 
 
 def non_finite(
@@ -72,7 +80,7 @@ def non_finite(
                 told = any(may_have_received(calls, place, one, traces.values()) for one in fresh)
                 before = any(searched[one.group_rank] >= 0 for one in fresh)
                 return [(values.began_ns, _non_finite_finding(values, fresh, columns, by_message=told, before=before))]
-            if scaled or discards.span(values) is not None:
+            if scaled or discards.span(values) is not None or meant.is_answered(place, values):
                 continue
         if bad:
             until = max(*searched.values(), *(meant.search_ends(place, values, one) for one in fresh), -1)
@@ -102,15 +110,79 @@ class _Meant:
             return _line(values.group, one) in self._missing
         if _line(values.group, one) in self._masks or _kind(values.group, one) in self._masks_of_all_sizes:
             return True
+        if _is_one_of_few(one) and self._goes_nowhere(place, values, one):
+            return True
         return one.sampled and _is_mask(one.sent) and not self._spreads(place, one.record.source)
 
     def is_recovered(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
-        """True if the values belong to the rank's search for a scale of its losses, or were thrown away."""
+        """True if the values belong to the rank's search for a scale of its losses, or were thrown away, or mended, or
+        if all ranks then went on in another way.
+        """
         line = _line(values.group, one)
         search, unused = self._searches.get(line), self._unused.get(line)
-        return (search is not None and search.explains(place)) or (
-            unused is not None and unused.explains(place) and self._discards.span(values) is not None
+        if search is not None and search.explains(place):
+            return True
+        if unused is not None and unused.explains(place) and self._discards.span(values) is not None:
+            return True
+        return self.is_answered(place, values) or self._is_outlived(place, values)
+
+    def _is_outlived(self, place: int, values: CollectiveValues) -> bool:
+        """True if a model's gradients were mended: the weights of the ranks that sent them outlived the step, and the
+        line is finite later on the others, which may not have seen it, or has no other call.
+        """
+        if not values.reduced or not all(one.of_model for one in values.ranks):
+            return False
+        bad = {one.group_rank for one in self._suspects[place]}
+        return self._discards.outlived(values, bad) and all(
+            one.group_rank in bad
+            or self.search_ends(place, values, one) >= 0
+            or self._places[False].get(line, [place])[-1] <= place
+            for line, one in _senders(values)
         )
+
+    def is_answered(self, place: int, values: CollectiveValues) -> bool:
+        """True if the program looks at the results of a line: after this one each rank makes its next call at a line at
+        which it makes none after finite results, of which more come later.
+        """
+        if not values.reduced or any(one.of_model or one.sampled for one in values.ranks):
+            return False
+        for line, one in _senders(values):
+            last, usual = self._followed.get(line, (-1, frozenset()))
+            after = self._following.get((values.group.ranks[one.group_rank], place))
+            if last < place or after is None or after in usual:
+                return False
+        return True
+
+    @functools.cached_property
+    def _following(self) -> dict[tuple[int, int], Source]:
+        """By rank and place the line of the rank's next call."""
+        made: dict[int, list[tuple[int, int, Source]]] = {}
+        for place, values in enumerate(self._calls):
+            for one in values.ranks:
+                rank, record = values.group.ranks[one.group_rank], one.record
+                made.setdefault(rank, []).append((record.scheduled_ns, place, record.source))
+        return {
+            (rank, place): following
+            for rank, mine in made.items()
+            for (_, place, _), (_, _, following) in pairwise(sorted(mine, key=itemgetter(0, 1)))
+        }
+
+    @functools.cached_property
+    def _followed(self) -> dict[_Line, tuple[int, frozenset[Source]]]:
+        """Of each line the place of its last call that was finite on all ranks, and the lines that follow such."""
+        found: dict[_Line, tuple[int, frozenset[Source]]] = {}
+        for place, values in enumerate(self._calls):
+            for line, one in _senders(values) if not self._suspects[place] else ():
+                after = self._following.get((values.group.ranks[one.group_rank], place))
+                before = found.get(line, (-1, frozenset()))[1]
+                found[line] = place, before if after is None else before | {after}
+        return found
+
+    def _goes_nowhere(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
+        """True if the line of a call is finite again on its rank, and no other has sent anything else in between."""
+        until = self.search_ends(place, values, one)
+        between = (bad for suspects in self._suspects[place:until] for bad in suspects)
+        return until >= 0 and all(bad.record.source == one.record.source and not _nan(bad) for bad in between)
 
     def search_ends(self, place: int, values: CollectiveValues, one: RankValues) -> int:
         """The place at which the line of a call is finite again on its rank; -1 if it is not."""
@@ -252,6 +324,18 @@ def _masks(
 
 def _is_mask(side: SideValues | None) -> bool:
     return side is not None and not side.nan and bool(side.plus) != bool(side.minus)
+
+
+def _is_one_of_few(one: RankValues) -> bool:
+    """True if one of the few numbers that the program itself sends is infinite, as a metric that overflows."""
+    few = sum(buffer.elements for buffer in one.record.call.inputs) < _FEW
+    return (
+        few and not one.of_model and _is_mask(one.sent) and one.sent is not None and one.sent.plus + one.sent.minus == 1
+    )
+
+
+def _nan(one: RankValues) -> bool:
+    return one.sent is not None and one.sent.nan > 0
 
 
 def _adds_floats(values: CollectiveValues) -> bool:

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simcoll.testing import try_ranks
 from simcoll.values.choice import Choice
 from simcoll.verifier.findings.finding import Finding
+from simcoll.wrapper import discards
 
 # torch renames functions, and its own packages use what it calls deprecated.
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{one}") for one in ("FutureWarning", "DeprecationWarning")]
@@ -70,6 +71,10 @@ def steps(rank: int, model: Any, count: int = 3, optimizer: Any = None, bad: int
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+def has_finite_gradients(model: Any) -> bool:
+    return all(bool(weight.grad.isfinite().all()) for weight in model.parameters())
 
 
 def metric_at_the_end(rank: int) -> None:
@@ -283,6 +288,107 @@ def own_steps_left_out(rank: int) -> None:
                     parameter.sub_(gradient, alpha=0.01)
 
 
+def clearing_the_inner_module(rank: int) -> None:
+    """As a hook of a model does after the backward pass: the step that follows has no gradients, or zeros."""
+    for to_none in (True, False):
+        model = DistributedDataParallel(Net())
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 3 else 1.0)
+            loss.backward()
+            if not has_finite_gradients(model):
+                model.module.zero_grad(set_to_none=to_none)
+            optimizer.step()
+
+
+def clearing_an_outer_module(rank: int) -> None:
+    """It has cleared nothing since the last step, but the step has no gradients."""
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(6):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 3 else 1.0)
+        loss.backward()
+        if not has_finite_gradients(model):
+            nn.ModuleList([model]).zero_grad()
+        optimizer.step()
+
+
+class Careful(torch.optim.Adam):
+    """Makes no step on gradients that are not finite."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        gradients = [one.grad for group in self.param_groups for one in group["params"]]
+        if all(bool(gradient.isfinite().all()) for gradient in gradients):
+            super().step(closure)
+
+
+def an_optimizer_that_leaves_out_steps(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    optimizer = Careful(model.parameters(), lr=0.01)
+    for step in range(6):
+        steps(rank, model, 1, optimizer, bad=0 if step == 3 else -1)
+
+
+def a_loss_that_all_ranks_look_at(rank: int, answer: bool = True) -> None:
+    """No wrapper, and nothing is cleared: the batch is left out, or all ranks say so and take it nevertheless."""
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(6):
+        loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 3 else 1.0)
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        if not mean.isfinite():
+            if answer:
+                continue
+            dist.all_reduce(torch.ones(1))
+        loss.backward()
+        for weight in model.parameters():
+            dist.all_reduce(weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def a_perplexity_that_overflows(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    for step in range(3):
+        steps(rank, model, 1)
+        dist.all_reduce(torch.tensor([90.0 if rank == 1 and step == 1 else 2.0, 1.0]).exp())
+
+
+def gradients_that_are_mended(rank: int, ranks: Sequence[int] = range(RANKS), bad: Sequence[int] = (3,)) -> None:
+    """After the backward pass each of these ranks replaces NaN in its gradients, and makes the step."""
+    model = DistributedDataParallel(Net())
+    optimizers = [torch.optim.Adam(one.parameters(), lr=0.01) for one in (model.module.first, model.module.last)]
+    for step in range(6):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step in bad else 1.0)
+        loss.backward()
+        for part, optimizer in zip((model.module.first, model.module.last), optimizers, strict=True):
+            for weight in part.parameters() if rank in ranks else ():
+                torch.nan_to_num(weight.grad, nan=0.0, out=weight.grad)
+            optimizer.step()
+
+
+def gradients_of_a_sharded_model_that_are_mended(rank: int) -> None:
+    model = Net()
+    fully_shard(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(5):
+        optimizer.zero_grad()
+        (model(torch.ones(4, 6) * (rank + step)).square().mean() * (NAN if rank == 1 and step == 2 else 1.0)).backward()
+        for weight in model.parameters():
+            gradient: Any = weight.grad
+            gradient.to_local().nan_to_num_()
+        optimizer.step()
+
+
+def gradients_that_are_mended_at_the_end(rank: int) -> None:
+    gradients_that_are_mended(rank, bad=(4, 5))
+
+
 def padding_that_is_sent_once(rank: int) -> None:
     """Each rank reads what the others have filled, and no more of it."""
     sent = torch.full((RANKS, 8), NAN if rank == 1 else 0.0)
@@ -361,6 +467,14 @@ CORRECT = [
     first_steps_left_out,
     steps_of_the_first_rank,
     own_steps_left_out,
+    clearing_the_inner_module,
+    clearing_an_outer_module,
+    an_optimizer_that_leaves_out_steps,
+    a_loss_that_all_ranks_look_at,
+    a_perplexity_that_overflows,
+    gradients_that_are_mended,
+    gradients_of_a_sharded_model_that_are_mended,
+    gradients_that_are_mended_at_the_end,
     padding_that_is_sent_once,
     padding_of_what_is_gathered_then,
     an_average_that_begins_with_nothing,
@@ -369,6 +483,25 @@ CORRECT = [
 
 @pytest.mark.parametrize("program", CORRECT)
 def test_missing_numbers_are_meant(program: Callable[[int], object]) -> None:
+    assert found(program) == []
+
+
+def test_passes_of_one_step_use_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that takes two batches a step, and sends its buffers in between, throws nothing away: what is left out
+    much later is known.
+    """
+    monkeypatch.setattr(discards, "_MOST", 2)
+
+    def program(rank: int) -> None:
+        model = DistributedDataParallel(Net(buffers=True))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(10):
+            optimizer.zero_grad()
+            real, made = (model(torch.randn(4, 6) * (rank + 1)).mean() for _ in range(2))
+            ((real - made) * (NAN if rank == 1 and step == 7 else 1.0)).backward()
+            if has_finite_gradients(model):
+                optimizer.step()
+
     assert found(program) == []
 
 
@@ -590,7 +723,37 @@ def metric_of_a_pass_without_gradients(rank: int) -> None:
         dist.all_reduce(metric)
 
 
+def a_loss_that_all_ranks_look_at_and_use(rank: int) -> None:
+    a_loss_that_all_ranks_look_at(rank, answer=False)
+
+
+def a_perplexity_that_is_used(rank: int) -> None:
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    perplexity = torch.ones(1)
+    for step in range(3):
+        optimizer.zero_grad()
+        (model(torch.ones(4, 6) * (rank + step)) / perplexity * perplexity).mean().backward()
+        optimizer.step()
+        perplexity = torch.tensor([90.0 if rank == 1 and step == 1 else 2.0]).exp()
+        dist.all_reduce(perplexity)
+
+
+def a_row_that_no_batch_has_again(rank: int) -> None:
+    """All gradients are finite afterwards, but the weights are not."""
+    model = DistributedDataParallel(nn.Embedding(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(5):
+        optimizer.zero_grad()
+        rows = model(torch.tensor([rank + step, 7 if step == 2 else 6]))
+        (rows * torch.tensor([[1.0], [NAN if rank == 1 and step == 2 else 1.0]])).sum().backward()
+        optimizer.step()
+
+
 FAULTY = [
+    (a_row_that_no_batch_has_again, ("all_reduce",), (1,)),
+    (a_loss_that_all_ranks_look_at_and_use, ("all_reduce",), (1,)),
+    (a_perplexity_that_is_used, ("all_reduce",), (1,)),
     (buffers_of_a_model, (), (0,)),
     (buffers_before_the_first_pass, (), (0,)),
     (buffers_that_the_model_uses, (), (0,)),
@@ -617,6 +780,13 @@ FAULTY = [
     (metric_between_two_clearings, ("all_reduce",), (1,)),
     (metric_between_two_clearings_of_the_model, ("all_reduce",), (1,)),
 ]
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 2)])
+def test_what_some_ranks_do_not_mend_is_found(ranks: Sequence[int]) -> None:
+    """Their weights have NaN from then on, and are no longer those of the others."""
+    codes = [one.code for one in found(lambda rank: gradients_that_are_mended(rank, ranks))]
+    assert "SC901" in codes
 
 
 @pytest.mark.parametrize(("program", "calls", "culprits"), FAULTY)
