@@ -104,6 +104,19 @@ while True:
     if stop.item():
         break
 """,
+    "a stop that comes with another guess": """
+step = 0
+while True:
+    lost = torch.zeros(1, dtype=torch.int)
+    dist.all_reduce(lost)
+    stop = torch.tensor([int(rank == size - 1 and step == 4)])
+    dist.broadcast(stop, size - 1)
+    step += 1
+    if lost.item() > 0:
+        continue
+    if stop.item() == 1:
+        break
+""",
     "a stop that follows from a stop": """
 for epoch in range(2):
     for step in range(10):

@@ -30,14 +30,18 @@ _SHOWN = 8
 
 
 def deadlock_before_failures(job: Job, missing: Sequence[Finding]) -> list[Finding]:
-    """SC204 in place of ranks that did not come (SC201): they waited in a call themselves, for those that missed them.
+    """SC204 in place of ranks that did not come (SC201): they waited in a cycle themselves, with those that missed them
+    or without.
 
-    Every wait of the cycle must have begun before the first of its ranks gave up: a rank that came later met no other.
+    Every wait of the cycle must have begun before the first of its ranks gave up, or of those that missed them where
+    none did: a rank that came later met no other.
     """
     waits = waits_of(replace(job, stall=None))
     cycle = waits.cycle()
-    gave_up = [job.failures[wait.rank].time_ns for wait in cycle if wait.rank in job.failures]
-    if not gave_up or max(wait.record.scheduled_ns for wait in cycle) >= min(gave_up):
+    failed = [wait.rank for wait in cycle if wait.rank in job.failures]
+    failed = failed or [rank for one in missing for rank in one.ranks if rank in job.failures]
+    gave_up = [job.failures[rank].time_ns for rank in failed]
+    if not cycle or not gave_up or max(wait.record.scheduled_ns for wait in cycle) >= min(gave_up):
         return []
     found = _cycle(waits, cycle)
     return [found] if any(set(one.culprits) <= set(found.ranks) for one in missing) else []

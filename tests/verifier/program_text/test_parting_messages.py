@@ -95,8 +95,9 @@ PIPELINE = {
 LEFT_OUT = {"a round that is left out": "if micro == skip:"}
 
 
+@pytest.mark.parametrize("code", ["SC204", "SC304"])
 @pytest.mark.parametrize("shape", PIPELINE)
-def test_along_a_pipeline_the_exit_of_a_round_is_named(shape: str, tmp_path: Path) -> None:
+def test_along_a_pipeline_the_exit_of_a_round_is_named(shape: str, code: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(dedent(PIPELINE[shape]).lstrip())
     sends = [message(path, "send", 1, number) for number in (1, 2, 3)]
@@ -106,7 +107,7 @@ def test_along_a_pipeline_the_exit_of_a_round_is_named(shape: str, tmp_path: Pat
     sent = [message(path, "send", 2, number) for number in (2, 4, 6)]
     passed = sorted([*received, *sent], key=lambda one: one.scheduled_ns)
     traces = [trace_of(0, 3, [WORLD], sends), trace_of(1, 3, [WORLD], [*passed, barrier])]
-    [told] = _unmatched(path, traces, waits=Call("send", "send", TASK, peer=1, tag=0), peer=1)
+    [told] = _unmatched(path, traces, waits=Call("send", "send", TASK, peer=1, tag=0), peer=1, code=code)
     assert told.parted is not None
     assert told.parted.source.code == LEFT_OUT.get(shape, "if rank == 1 and micro == 2:")
     assert told.parted.sides == (((0,), "did not take it"), ((1,), "took it"))
@@ -161,10 +162,12 @@ def test_the_exit_behind_the_last_call_of_a_rank_is_named_not_one_of_a_helper(tm
     assert told.parted.sides == (((0,), "did not take it"), ((1,), "took it"))
 
 
-def _unmatched(path: Path, traces: list[MemoryTrace], waits: Call, peer: int) -> tuple[Finding, ...]:
+def _unmatched(
+    path: Path, traces: list[MemoryTrace], waits: Call, peer: int, code: str = "SC304"
+) -> tuple[Finding, ...]:
     sender = Side((0,), waits, (RankSource(0, at(path, "send")),))
     other = Side((peer,), BARRIER, (RankSource(peer, at(path, "barrier")),))
-    finding = Finding("SC304", Severity.ERROR, "", ranks=(0, peer), sides=(sender, other))
+    finding = Finding(code, Severity.ERROR, "", ranks=(0, peer), sides=(sender, other))
     return with_partings_of_messages([finding], traces, ran_by(traces))
 
 
