@@ -57,14 +57,15 @@ def with_partings_of_messages(findings: Sequence[Finding], traces: Sequence[Trac
 def _from_others(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> Parting | None:
     """Where the one culprit parted from other ranks that made such a call at its line."""
     [culprit] = finding.culprits
-    for side in (one for one in finding.sides if one.call is not None and one.ranks == (culprit,) and one.sources):
-        line, op = side.sources[0].source, "" if side.call is None else side.call.op
+    for side in (one for one in finding.sides if one.call is not None and culprit in one.ranks and one.sources):
+        line, op = _stands(side, culprit) or side.sources[0].source, "" if side.call is None else side.call.op
         made = {
             rank: call for rank, trace in traces.items() if rank != culprit and (call := _made_there(trace, line, op))
         }
         if made:
             ranks = tuple(sorted(made))
-            return parting_at_line((side, Side(ranks, made[ranks[0]], (RankSource(ranks[0], line),))), ran)
+            own = Side((culprit,), side.call, (RankSource(culprit, line),))
+            return parting_at_line((own, Side(ranks, made[ranks[0]], (RankSource(ranks[0], line),))), ran)
     return None
 
 

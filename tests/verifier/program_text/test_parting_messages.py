@@ -226,9 +226,11 @@ def test_an_end_that_is_unlike_others_at_its_line_is_told_apart_from_these(
     made |= {1: message(path, "recv", 0, 1), 3: message(path, "recv", 2, 1, State.STARTED)}
     traces = [trace_of(rank, 4, [WORLD], [record]) for rank, record in made.items()]
     sides = tuple(Side((rank,), made[rank].call, (RankSource(rank, made[rank].source),)) for rank in (2, 3))
-    finding = Finding(code, Severity.ERROR, "", ranks=(2, 3), culprits=culprits, sides=sides)
-    [found] = with_partings_of_messages([finding], traces, ran_by(traces))
-    assert (found.parted is not None) is told
+    folded = tuple(replace(side, ranks=(1, 2, 3)) for side in sides)
+    for shown in (sides, folded):
+        finding = Finding(code, Severity.ERROR, "", ranks=(2, 3), culprits=culprits, sides=shown)
+        [found] = with_partings_of_messages([finding], traces, ran_by(traces))
+        assert (found.parted is not None) is told
     if found.parted is not None:
         assert found.parted.source.line == 1
         assert found.parted.sides == (((2,), "found it true"), ((0,), "found it false"))
