@@ -285,6 +285,15 @@ def test_ranks_that_gave_each_other_up_were_in_a_cycle() -> None:
     assert (finding.code, finding.ranks, finding.culprits) == ("SC204", (0, 1, 2), (0,))
 
 
+def test_who_gave_up_in_a_call_of_a_cycle_stands_for_that_call() -> None:
+    """Ranks 1 and 3 came to the barrier at the program's end by an exception, for want of rank 2."""
+    sums, end = group("1", 0, 1, 2, 3), group("0", 0, 1, 2, 3)
+    gave = [waiting(sums, 1, State.FAILED), replace(waiting(end, 1), scheduled_ns=20 * SECOND)]
+    traces = job({0: [waiting(sums, 1)], 1: gave, 2: [waiting(end, 1)], 3: gave}, [end, sums])
+    [finding] = halted(traces)
+    assert (finding.code, finding.culprits) == ("SC204", (2,))
+
+
 def test_ranks_that_others_missed_were_in_a_cycle_of_their_own() -> None:
     """Ranks 0 and 1 use two groups in two orders, and never come to the call that rank 2 gives up."""
     first, second = group("1", 0, 1), group("2", 0, 1)
