@@ -77,12 +77,15 @@ def with_emptied_list(
     if line is None:
         return finding
     makers, lackers = _voices(others, line, _away(wanted, peer))
-    found = _parted(line, peer, (), wanted, makers, (peer.rank,))
     lists = {one.rank: made[-1] for one in others if (made := _lists(one, line))}
     expected = [
         ListedMessage(OTHER_END[one.op], rank) for rank, made in lists.items() for one in made if one.peer == peer.rank
     ]
-    found = _with_those_of(found, line, peer, (), expected)
+    # All who wait for the rank name the same condition first.
+    ends = {end: _voices(others, line, _away(end, peer))[0] for end in (wanted, *expected)}
+    named = [one for end, having in ends.items() if (one := _parted(line, peer, (), end, having, (peer.rank,)))]
+    found = min(named, key=lambda one: one.source.line, default=None)
+    found = _with_those_of(found, line, peer, (), [*ends])
     blamed = (peer.rank,) if len(makers) >= _WITNESSES and len(makers) > len(lackers) + 1 else ()
     return _told(finding, found, blamed)
 

@@ -115,3 +115,22 @@ def test_what_left_a_list_empty_is_named_and_not_the_question_for_it(asks: str, 
     assert found.parted is not None
     lines = [one.code for one in (found.parted.source, *found.parted.others)]
     assert lines == ([asks] if "ops" not in asks else ["if receives:", "if sends:"])
+
+
+def test_all_who_wait_for_a_rank_with_an_empty_list_name_one_condition_first(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    text = """
+        ops = []
+        if sends:
+            ops.append(P2POp(dist.isend, y, rank + 1))
+        if receives:
+            ops.append(P2POp(dist.irecv, x, rank - 1))
+        if ops:
+            dist.batch_isend_irecv(ops)  # batch
+        dist.barrier()  # barrier
+    """
+    path.write_text(dedent(text).lstrip())
+    traces = [trace(path, 1, ["s"], waits=True), trace(path, 2, []), trace(path, 3, ["r"], waits=True)]
+    found = told(path, traces, "SC204")
+    assert found.parted is not None
+    assert [one.code for one in (found.parted.source, *found.parted.others)] == ["if sends:", "if receives:"]
