@@ -38,9 +38,10 @@ evidence, and which explanations silence it. [The rules](rules/README.md) state 
 7. *What findings say beside that.* Where a group has no majority, other groups of its kind may tell which side is wrong
    (`verifier/halts/broken_ties.py`). The line of a helper is told from its other calls
    (`verifier/views/call_sites.py`); every finding names the fields that the records leave out, and its training step.
-   Where a deadlock, a missing rank or an extra call follows from one call that went to another group than the others'
-   call from its line, the finding begins with that (`verifier/halts/wrong_group.py`). Findings whose ranks one
-   condition parted become one (`verifier/program_text/one_condition.py`).
+   Where a deadlock, a missing rank, an extra call or one that differs follows from one call that went to another group
+   than the others' call from its line, the finding begins with that (`verifier/halts/wrong_group.py`). Where a receive
+   from any source took the message for which a later one waits, it is named (`verifier/agreement/p2p_races.py`).
+   Findings whose ranks one condition parted become one (`verifier/program_text/one_condition.py`).
 8. *Unconfirmed failures.* Failures that step 2 inferred and that no finding confirms are removed from the summary.
 9. *Advice.* Where something is known of the hosts, [the rules of causes](causes.md) say who should act.
 """

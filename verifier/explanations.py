@@ -222,10 +222,11 @@ def _refused_instead(inquiry: Inquiry) -> list[Finding]:
 
 
 def _deadlock_given_up(inquiry: Inquiry) -> list[Finding]:
-    """The missing ranks waited in a call themselves, for the ranks that reported them, until they gave up.
+    """The missing ranks waited in a cycle themselves, for the ranks that reported them or for each other, until ranks
+    gave up.
 
-    Every wait of the cycle had begun before the first of its ranks failed: a rank that comes later finds no rank
-    waiting.
+    Every wait of the cycle had begun before the first of its ranks failed, or of those that reported them where none
+    did: a rank that comes later finds no rank waiting.
     """
     missing = inquiry.of("reported missing")
     return deadlock_before_failures(inquiry.job, missing) if missing else []

@@ -16,6 +16,7 @@ from simcoll.verifier.agreement.divergence import with_divergence
 from simcoll.verifier.agreement.mismatches import Mismatch, agreement_of
 from simcoll.verifier.agreement.p2p_matching import match_messages
 from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_messages
+from simcoll.verifier.agreement.p2p_races import with_takers
 from simcoll.verifier.causes.advise import advise
 from simcoll.verifier.causes.facts import JobFacts
 from simcoll.verifier.explanations import explained, explained_while_it_runs
@@ -74,7 +75,7 @@ def judge(
     told = with_partings_of_messages(with_partings(told, ran), traces, ran)
     told = with_partings_of_exceptions(told, traces) if job.tells("handling") else told
     told = with_broken_ties(told, traces)
-    told = with_wrong_groups(with_call_sites(told, traces), traces)
+    told = with_takers(with_wrong_groups(with_call_sites(told, traces), traces), traces)
     findings = with_steps(with_unknown(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)

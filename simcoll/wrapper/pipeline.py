@@ -354,6 +354,8 @@ def recorded(
 ) -> Work | None:
     """The Work that the program gets; None for a call that the backend has completed in the call itself."""
     if inner is None:
+        if spec_of(entry.call).names_absent:
+            entry.awaited()  # monitored_barrier waits in the call
         entry.finished()
         flights.here.waits += 1
         if flight is not None:

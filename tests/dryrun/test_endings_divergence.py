@@ -104,6 +104,19 @@ while True:
     if stop.item():
         break
 """,
+    "a stop that comes with another guess": """
+step = 0
+while True:
+    lost = torch.zeros(1, dtype=torch.int)
+    dist.all_reduce(lost)
+    stop = torch.tensor([int(rank == size - 1 and step == 4)])
+    dist.broadcast(stop, size - 1)
+    step += 1
+    if lost.item() > 0:
+        continue
+    if stop.item() == 1:
+        break
+""",
     "a stop that follows from a stop": """
 for epoch in range(2):
     for step in range(10):
@@ -147,11 +160,12 @@ FLOWS["more stops than passes"] = FLOWS["a stop that follows from a stop"].repla
 BUGS = {
     "none": "dist.all_reduce(tensor)",
     "skipped": "if rank != 5:\n    dist.all_reduce(tensor)",
+    "skipped check": "if rank != 5:\n    dist.monitored_barrier()",
     "other operator": "dist.all_reduce(tensor, dist.ReduceOp.MAX if rank == 5 else dist.ReduceOp.SUM)",
 }
 """What comes after the reads."""
 
-CODES = {"skipped": "SC202", "other operator": "SC104"}
+CODES = {"skipped": "SC202", "other operator": "SC104", "skipped check": "SC202"}
 
 SILENT = ["early stopping", "a flag of uneven data", "an error that becomes a plain float", *list(FLOWS)[-2:]]
 
@@ -172,6 +186,7 @@ kept[mask] = rows
 
 CASES = [
     ("rows of a size that rank 0 gives", "none", 4),
+    ("the least of lengths", "skipped check", 6),
     *((flow, "none", 4 if number % 2 else 8) for number, flow in enumerate(SILENT)),
     *((flow, "none", 4) for flow in SENT_ON),
     *((flow, list(CODES)[number % 2], 6) for number, flow in enumerate(WITH_BUGS)),

@@ -6,6 +6,9 @@ send, or where the two messages do not fit each other's receives. Whether a mess
 order that the records impose, in which every collective and every message counts as a meeting of its ranks; so some
 races are missed, and none is made up. A later receive counts only if its source does not depend on what came: that is
 read in the program's text, which is not executed.
+
+Where the other message did come first, the later receive waits in vain: the error on it names the receive that took its
+message.
 """
 
 from __future__ import annotations
@@ -13,20 +16,22 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import Life, Trace, lives, record_at
-from simcoll.spec.call import ANY_SOURCE
+from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.agreement.p2p_mismatches import disagreement
-from simcoll.verifier.findings.finding import Finding, record_side
-from simcoll.verifier.findings.rules import MESSAGE_RACE
+from simcoll.verifier.findings.describe import source_text
+from simcoll.verifier.findings.finding import Finding, Severity, record_side
+from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, MESSAGE_RACE, P2P_UNMATCHED
 from simcoll.verifier.program_text.syntax import Function, name_of, steps_to, text_of
 
 _ANY = "recv_anysource"
+_WAITS = (DEADLOCK_CYCLE.code, P2P_UNMATCHED.code)
 _RECEIVES = ("recv", "irecv")
 _FIXED = frozenset({"rank", "world_size", "local_rank", "size", "group"})
 """Parameters that a program sets once for each rank."""
@@ -121,6 +126,58 @@ def _races_of(
                 if _harms(one, own, sent, taker) and not order.after(one, sent):
                     yield (one.record.source, taker.record.source), _finding(one, own, sent, taker)
         taken[channel] += 1
+
+
+def with_takers(findings: Sequence[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
+    """The findings; an error on a receive whose message one from any source has taken names that one."""
+    by_rank = {trace.rank: trace for trace in traces}
+    waits = [one.severity is Severity.ERROR and one.code in _WAITS for one in findings]
+    return tuple(_with_taker(one, by_rank) if wait else one for one, wait in zip(findings, waits, strict=True))
+
+
+def _with_taker(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
+    for side in finding.sides:
+        trace = traces.get(side.ranks[0]) if side.ranks else None
+        if trace is None or side.call is None or side.call.op != "recv" or side.call.peer in (None, ANY_SOURCE):
+            continue
+        taken = _last_taken(trace, side.call, traces)
+        if taken is not None:
+            sender, source = taken
+            told = (
+                f"a receive of rank {trace.rank} from any source, at {source_text(source)}, had taken the last message"
+            )
+            return replace(finding, message=f"{finding.message}; {told} of rank {sender}")
+    return finding
+
+
+def _last_taken(trace: Trace, call: Call, traces: Mapping[int, Trace]) -> tuple[int, Source] | None:
+    """The sender for which a rank's open receive waits, and the line whose receive from any source took its last one.
+
+    None where a receive that names the sender took it, or where it has sent more.
+    """
+    slots = trace.slots
+    same = [number for number, known in enumerate(trace.signatures) if known == call]
+    rows = np.flatnonzero((slots["state"] != State.COMPLETED) & np.isin(slots["signature"], same))
+    group = trace.groups[int(slots["group"][rows[-1]])] if len(rows) else None
+    place = None if group is None else group.place(trace.rank)
+    if group is None or place is None or call.peer is None or not 0 <= call.peer < len(group.ranks):
+        return None
+    sender = traces.get(group.ranks[call.peer])
+    taken = _messages(trace, group, "recv", call.peer, call.tag)
+    done = [record for record in taken if record.state is State.COMPLETED]
+    sent = 0 if sender is None else len(_messages(sender, group, "send", place, call.tag))
+    if not done or sent != len(done) or done[-1].call.spelling != _ANY or sender is None:
+        return None
+    return sender.rank, done[-1].source
+
+
+def _messages(trace: Trace, group: Group, op: str, peer: int, tag: int | None) -> list[Record]:
+    """A rank's sends or receives of a group, to or from one group rank, with one tag."""
+    slots = trace.slots
+    groups = [number for number, one in enumerate(trace.groups) if (one.name, one.ranks) == (group.name, group.ranks)]
+    rows = np.flatnonzero((slots["p2p_sequence"] > 0) & np.isin(slots["group"], groups))
+    records = [record for row in rows.tolist() if (record := record_at(trace, row)) is not None]
+    return [one for one in records if (one.call.op, one.call.peer, one.call.tag or 0) == (op, peer, tag or 0)]
 
 
 def _harms(one: _Call, own: _Call, sent: _Call, taker: _Call) -> bool:

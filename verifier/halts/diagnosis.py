@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from simcoll.core.ranges import ranks_text, verb
@@ -30,16 +30,20 @@ _SHOWN = 8
 
 
 def deadlock_before_failures(job: Job, missing: Sequence[Finding]) -> list[Finding]:
-    """SC204 in place of ranks that did not come (SC201): they waited in a call themselves, for those that missed them.
+    """SC204 in place of ranks that did not come (SC201): they waited in a cycle themselves, with those that missed them
+    or without.
 
-    Every wait of the cycle must have begun before the first of its ranks gave up: a rank that came later met no other.
+    Every wait of the cycle must have begun before the first of its ranks gave up, or of those that missed them where
+    none did: a rank that came later met no other.
     """
     waits = waits_of(replace(job, stall=None))
     cycle = waits.cycle()
-    gave_up = [job.failures[wait.rank].time_ns for wait in cycle if wait.rank in job.failures]
-    if not gave_up or max(wait.record.scheduled_ns for wait in cycle) >= min(gave_up):
+    failed = [wait.rank for wait in cycle if wait.rank in job.failures]
+    failed = failed or [rank for one in missing for rank in one.ranks if rank in job.failures]
+    gave_up = [job.failures[rank].time_ns for rank in failed]
+    if not cycle or not gave_up or max(wait.record.scheduled_ns for wait in cycle) >= min(gave_up):
         return []
-    found = _cycle(waits, cycle)
+    found = _cycle(job, waits, cycle)
     return [found] if any(set(one.culprits) <= set(found.ranks) for one in missing) else []
 
 
@@ -64,7 +68,7 @@ def deadlock(job: Job, waits: WaitGraph) -> list[Finding]:
     cycle = waits.cycle()
     if not cycle or not _at_one_moment(job, cycle):
         return []
-    return [unmet_message(cycle) or _cycle(waits, cycle)]
+    return [unmet_message(cycle) or _cycle(job, waits, cycle)]
 
 
 def _at_one_moment(job: Job, cycle: Sequence[Wait]) -> bool:
@@ -79,7 +83,7 @@ def _at_one_moment(job: Job, cycle: Sequence[Wait]) -> bool:
     return not seen or max(wait.record.scheduled_ns for wait in cycle) <= min(seen)
 
 
-def _cycle(waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
+def _cycle(job: Job, waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
     """SC204; where most of the ranks wait in one of its calls, the others are those that came in another order."""
     together = [
         sorted({other.rank for other in waits.all() if other.call == wait.call} & waits.stuck) for wait in cycle
@@ -99,7 +103,7 @@ def _cycle(waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
         f"none of them can go on: {', '.join(clauses)}{more}",
         group=common,
         ranks=everybody,
-        culprits=_out_of_order(cycle, together),
+        culprits=_out_of_order(job, cycle, together),
         sides=tuple(
             replace(
                 record_side(
@@ -112,8 +116,8 @@ def _cycle(waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
     )
 
 
-def _out_of_order(cycle: Sequence[Wait], together: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The ranks of all groups of a cycle that wait in another of its calls than most such ranks do.
+def _out_of_order(job: Job, cycle: Sequence[Wait], together: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The ranks of all groups of a cycle that wait in another of its calls than most such ranks do, or did.
 
     A rank that belongs to one group alone had no other call to come to. No majority shows which end of a message is
     wrong.
@@ -121,10 +125,26 @@ def _out_of_order(cycle: Sequence[Wait], together: Sequence[Sequence[int]]) -> t
     if any(wait.record.p2p_sequence for wait in cycle):
         return ()
     voters = set.intersection(*(set(wait.group.ranks) for wait in cycle))
-    votes = [voters.intersection(ranks) for ranks in together]
+    # Who has given up in one of the calls may have come to another one by that.
+    gave_up = [_failed_in(job, wait, voters) for wait in cycle]
+    everywhere = set().union(*gave_up)
+    votes = [voters & ({*ranks} - everywhere | failed) for ranks, failed in zip(together, gave_up, strict=True)]
     most = max(votes, key=len)
     others = set().union(*votes) - most
     return tuple(sorted(others)) if len(most) > len(others) else ()
+
+
+def _failed_in(job: Job, wait: Wait, ranks: Collection[int]) -> set[int]:
+    """The ranks whose call of the collective in which another waits has failed."""
+    found = set()
+    for rank in ranks:
+        trace = job.traces.get(rank)
+        if trace is not None and wait.group in trace.groups:
+            slots, group = trace.slots, trace.groups.index(wait.group)
+            there = (slots["group"] == group) & (slots["sequence"] == wait.record.sequence)
+            if bool((there & (slots["p2p_sequence"] == 0) & (slots["state"] == State.FAILED)).any()):
+                found.add(rank)
+    return found
 
 
 def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:

@@ -24,7 +24,7 @@ from simcoll.verifier.findings.rules import (
 )
 from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Creation, Job, left_group, rank_locations, waiting_makers
-from simcoll.verifier.halts.missing import not_connecting, not_making
+from simcoll.verifier.halts.missing import groups_of_open_calls, not_connecting, not_making
 
 
 def membership_mismatches(job: Job) -> list[Finding]:
@@ -199,6 +199,9 @@ def _made_by_some(job: Job, made: Mapping[int, Creation], missing: Sequence[int]
     waiting = waiting_makers(made)
     first = waiting[0]
     members = ranks_text(first.members)
+    # Most of the members, which wait for those who make it in a call, have no such group to make there.
+    open_calls = [groups_of_open_calls(job.traces[rank]) for rank in missing]
+    alone = 2 * len(missing) > len(first.members) and all(any(set(made) & {*of} for of in one) for one in open_calls)
     message = (
         f"{_ranks(waiting)} {verb([one.rank for one in waiting], 'waits', 'wait')} in the making of "
         f"{_name(first)}, of {members}, which {ranks_text(missing)} did not make"
@@ -207,7 +210,7 @@ def _made_by_some(job: Job, made: Mapping[int, Creation], missing: Sequence[int]
         message,
         severity=job.severity_of_delay,
         ranks={*missing, *made},
-        culprits=missing,
+        culprits=tuple(sorted(made)) if alone else missing,
         sides=(_side(waiting, f"members: {members}"), *rank_locations(job, missing)),
         differing=("members",),
     )

@@ -120,7 +120,7 @@ def _independent(job: Job, found: Sequence[ReportedWait], waits: Iterable[Report
     together: UnionFind[int] = UnionFind(job.traces)
     for wait in waits:
         together.union(*wait.reports, *wait.missing)
-    for group in {group for trace in job.traces.values() for group in _groups_of_open_calls(trace)}:
+    for group in {group for trace in job.traces.values() for group in groups_of_open_calls(trace)}:
         together.union(*group)
     first: dict[int, ReportedWait] = {}
     for wait in found:
@@ -129,7 +129,7 @@ def _independent(job: Job, found: Sequence[ReportedWait], waits: Iterable[Report
     return [one for one in first.values() if one is earliest or one.began_ns < earliest.given_up_ns]
 
 
-def _groups_of_open_calls(trace: Trace) -> set[tuple[int, ...]]:
+def groups_of_open_calls(trace: Trace) -> set[tuple[int, ...]]:
     """The ranks that calls which have not ended well connect with each other."""
     slots = trace.slots
     rows = slots[(slots["state"] != State.COMPLETED) & (slots["state"] != State.REJECTED)]
@@ -250,11 +250,20 @@ def missing_ranks(job: Job, kept: Collection[int]) -> list[Finding]:
     """One finding for each such collective whose ranks are not connected with those of another one.
 
     None where a message keeps one of the missing (``kept``), nor where ranks outside the group made the awaited call:
-    the program named the wrong group.
+    the program named the wrong group; nor where the missing wait for a rank whose call there is another one than that
+    of the others.
     """
-    found = [_report(job, wait) for wait in reported_waits(job)]
+    found = [_report(job, wait) for wait in reported_waits(job) if not _kept_by_the_odd_one(job, wait)]
     called = [_lines(one.finding) for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code]
     return [one for one in found if not set(kept) & set(one.culprits) and not any(_lines(one) & of for of in called)]
+
+
+def _kept_by_the_odd_one(job: Job, wait: ReportedWait) -> bool:
+    """True if the missing wait, in other groups, for a rank whose call there is not that of the others that came."""
+    there = (one.finding for one in job.mismatches)
+    odd = {rank for one in there if (one.group, one.sequence) == (wait.group, wait.sequence) for rank in one.culprits}
+    groups = [groups_of_open_calls(job.traces[rank]) for rank in wait.missing if rank in job.traces]
+    return bool(odd) and all(any(odd.intersection(ranks) for ranks in of - {wait.group.ranks}) for of in groups)
 
 
 def _lines(finding: Finding) -> set[tuple[str, int]]:

@@ -246,7 +246,21 @@ def lost_messages(job: Job) -> list[Finding]:
             if record is not None and one is not None and not _unwound(job, gone[0].rank):
                 found.append(_finding(lane, gone[0].rank, record, one))
                 break
-    return found
+    return _of_one_line(found)
+
+
+def _of_one_line(findings: Sequence[Finding]) -> list[Finding]:
+    """The first of those whose work one line of a rank let go, with the other ranks that wait for its messages."""
+    by_line: dict[object, list[Finding]] = {}
+    for finding in findings:
+        lines = tuple((one.source.file, one.source.line) for one in finding.sides[0].sources)
+        by_line.setdefault((finding.culprits, lines), []).append(finding)
+    told = []
+    for first, *others in by_line.values():
+        waiting = {rank for one in others for rank in one.ranks} - set(first.ranks)
+        message = f"{first.message}; the same holds for {ranks_text(waiting)}" if waiting else first.message
+        told.append(replace(first, message=message, ranks=tuple(sorted({*first.ranks, *waiting}))))
+    return told
 
 
 def _unwound(job: Job, rank: int) -> bool:

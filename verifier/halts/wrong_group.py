@@ -1,8 +1,8 @@
 """Names the one call that went to another group than the others' call from the same line.
 
 A rank that gives a call the wrong group is missing in the right one, and is one too many in the other: what is reported
-is a deadlock, a missing rank or an extra call. Where the ranks stood when the job halted is then another place than
-where it began.
+is a deadlock, a missing rank, an extra call, or one that differs from those of the other group. Where the ranks stood
+when the job halted is then another place than where it began.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from simcoll.core.record import Group, Record
 from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.findings.describe import group_text, source_text
 from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
-from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, MISSING_RANK, RANK_EXITED_EARLY
+from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, FIELD_RULES, MISSING_RANK, RANK_EXITED_EARLY
 
-_EXPLAINED = frozenset(rule.code for rule in (MISSING_RANK, RANK_EXITED_EARLY, CALL_SKIPPED, DEADLOCK_CYCLE))
+_EXPLAINED = frozenset(
+    rule.code for rule in (MISSING_RANK, RANK_EXITED_EARLY, CALL_SKIPPED, DEADLOCK_CYCLE, *FIELD_RULES)
+)
 
 _ASKED, _LACKING, _ROWS = 64, 8, 16
 """Ranks of a group whose calls are looked at, ranks that lack a call, and each one's last calls from its line."""
@@ -61,7 +63,9 @@ def _told(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
         f"rank {rank} made its {made.record.call.op} at {source_text(made.record.source)} in {group_text(made.group)}, "
         f"where the others' call from that line is in {group_text(expected)}; {finding.message}"
     )
-    return replace(finding, message=message, culprits=(rank,), differing=("group",))
+    # The ranks made the call of one line: only what gave them their groups has parted them.
+    parted = finding.parted if finding.parted is not None and finding.parted.behind else None
+    return replace(finding, message=message, culprits=(rank,), differing=("group",), parted=parted)
 
 
 def _suspects(finding: Finding, traces: Mapping[int, Trace]) -> Iterator[_Made]:

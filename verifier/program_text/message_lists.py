@@ -158,14 +158,33 @@ def _with_peer(known: Mapping[str, int], change: _Change, lacks: ListedMessage) 
     return known if name is None or name in known else {**known, name: lacks.peer}
 
 
+def asks_for_list(at: Source, line: int) -> bool:
+    """True if a condition at a line asks for nothing but the list that another line gives to ``batch_isend_irecv``."""
+    text = text_of(at.file)
+    function = None if text is None else text.function(at.function, at.line)
+    given = None if function is None else _given_at(function, at.line)
+    if function is None or not isinstance(given, ast.Name):
+        return False
+    tests = [node.test for node in nodes_within(function) if isinstance(node, ast.If) and node.lineno == line]
+    used = {node.id for test in tests for node in ast.walk(test) if isinstance(node, ast.Name)}
+    return used - {"len"} == {given.id}
+
+
 def _changes_at(text: Text, function: Function, line: int) -> Iterator[_Change]:
     """What changes the list that a line gives to ``batch_isend_irecv``."""
-    steps = steps_to(function, line)
-    calls = [call for step in steps[-1:] for call in calls_in(step.statement) if name_of(call.func) == _BATCH]
+    given = _given_at(function, line)
+    if given is not None:
+        around = frozenset(id(step.block) for step in steps_to(function, line))
+        yield from _Builder(text, around).changes(given, function, (), 0)
+
+
+def _given_at(function: Function, line: int) -> ast.expr | None:
+    """What a line gives to ``batch_isend_irecv``."""
+    last = steps_to(function, line)[-1:]
+    calls = [call for step in last for call in calls_in(step.statement) if name_of(call.func) == _BATCH]
     calls = [call for call in calls if call.lineno <= line <= (call.end_lineno or call.lineno)]
-    if len(calls) == 1 and (calls[0].args or calls[0].keywords):
-        given = calls[0].args[0] if calls[0].args else calls[0].keywords[0].value
-        yield from _Builder(text, frozenset(id(step.block) for step in steps)).changes(given, function, (), 0)
+    given = [*calls[0].args, *(one.value for one in calls[0].keywords)] if len(calls) == 1 else []
+    return given[0] if given else None
 
 
 class _Builder:

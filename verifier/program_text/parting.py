@@ -193,21 +193,24 @@ def _parting(
         found = _chosen(forks, ran, group)
         if found is not None:
             # A loop that ranks go round unequally often has been given something else.
-            behind = _by_rank(ways, heads=False) if found.fork.loop else None
+            behind = _by_rank(ways, heads=False, skipped=skipped) if found.fork.loop else None
             return found, behind or replace(_told(found, ways), others=_as_likely(found, forks, ran))
-    return None, _by_rank(ways, heads=True)
+    return None, _by_rank(ways, heads=True, skipped=skipped)
 
 
-def _by_rank(ways: Sequence[Way], *, heads: bool) -> Parting | None:
+def _by_rank(ways: Sequence[Way], *, heads: bool, skipped: bool) -> Parting | None:
     """The comparison with the rank behind what the ranks use at their lines, if it tells the sides apart exactly.
 
-    ``heads``: or behind what the heads of the statements around these lines use.
+    ``heads``: or behind what the heads of the statements around these lines use. What a call takes is not asked where
+    others ``skipped`` it.
     """
-    for frame in (frame for way in ways for frame in reversed(way.frames) if kind_of(frame.file) == OWN):
+    inner = [(frame, way.frames[place + 1 :]) for way in ways for place, frame in [*enumerate(way.frames)][::-1]]
+    for frame, entered in ((frame, entered) for frame, entered in inner if kind_of(frame.file) == OWN):
         text, function = text_of(frame.file), function_of(frame)
         if text is None or function is None:
             continue
-        for words, comparison in comparisons_behind(text, function, frame.line, heads=heads):
+        name, own = entered[0].function if entered else "", bool(entered) or not skipped
+        for words, comparison in comparisons_behind(text, function, frame.line, heads=heads, own=own, entered=name):
             found = {known: [way.side.ranks for way in ways if _all(comparison, way, known)] for known in (True, False)}
             if all(found.values()) and len(found[True]) + len(found[False]) == len(ways):
                 at = comparison.lineno

@@ -15,7 +15,7 @@ from simcoll.core.record import Source
 from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.findings.finding import Finding, Parting
 from simcoll.verifier.program_text.forks import NOT, TOOK
-from simcoll.verifier.program_text.message_lists import OTHER_END, ListedMessage, shorter_by
+from simcoll.verifier.program_text.message_lists import OTHER_END, ListedMessage, asks_for_list, shorter_by
 
 _ASKED = 64
 """Ranks whose lists are looked at."""
@@ -63,6 +63,33 @@ def with_shorter_list(
     return _with_longer_list(finding, waiting, ListedMessage(op, peer.rank), others)
 
 
+def with_emptied_list(
+    finding: Finding, waiting: Trace, peer: Trace, op: str, traces: Mapping[int, Trace], asked: Source
+) -> Finding:
+    """The finding on a message of ``waiting``, with the conditions that left the peer's list without any.
+
+    It is returned as it is where the line ``asked``, which kept the peer from the messages, does not ask for the list.
+    """
+    others = [one for one in traces.values() if one.rank not in (waiting.rank, peer.rank)][:_ASKED]
+    wanted = ListedMessage(OTHER_END[op], waiting.rank)
+    lines = (line for line in _made_at(waiting) if line.file == asked.file and asks_for_list(line, asked.line))
+    line = next(lines, None)
+    if line is None:
+        return finding
+    makers, lackers = _voices(others, line, _away(wanted, peer))
+    lists = {one.rank: made[-1] for one in others if (made := _lists(one, line))}
+    expected = [
+        ListedMessage(OTHER_END[one.op], rank) for rank, made in lists.items() for one in made if one.peer == peer.rank
+    ]
+    # All who wait for the rank name the same condition first.
+    ends = {end: _voices(others, line, _away(end, peer))[0] for end in (wanted, *expected)}
+    named = [one for end, having in ends.items() if (one := _parted(line, peer, (), end, having, (peer.rank,)))]
+    found = min(named, key=lambda one: one.source.line, default=None)
+    found = _with_those_of(found, line, peer, (), [*ends])
+    blamed = (peer.rank,) if len(makers) >= _WITNESSES and len(makers) > len(lackers) + 1 else ()
+    return _told(finding, found, blamed)
+
+
 def _with_longer_list(finding: Finding, waiting: Trace, made: ListedMessage, others: Sequence[Trace]) -> Finding:
     """The finding, if the rank that waits alone has such a message in its list."""
     end = _away(made, waiting)
@@ -105,10 +132,21 @@ def _with_others(
         return parted
     mine = {_away(one, lacker) for one in made}
     theirs = [{_away(one, trace) for one in lists[-1]} for trace in makers if (lists := _lists(trace, line))]
+    ends = sorted(set.intersection(*theirs) - mine, key=lambda one: (one.op, one.distance))
+    size = lacker.world_size
+    wanted = [ListedMessage(end.op, (lacker.rank + end.distance) % size) for end in ends]
+    return _with_those_of(parted, line, lacker, made, wanted)
+
+
+def _with_those_of(
+    parted: Parting | None, line: Source, lacker: Trace, made: _List, wanted: Sequence[ListedMessage]
+) -> Parting | None:
+    """The parting with the conditions by which a list lacks other ends as well."""
+    if parted is None:
+        return None
     found = {parted.source.line: parted.source, **{one.line: one for one in parted.others}}
-    for end in sorted(set.intersection(*theirs) - mine, key=lambda one: (one.op, one.distance))[:_ENDS]:
-        wanted = ListedMessage(end.op, (lacker.rank + end.distance) % lacker.world_size)
-        shorter = shorter_by(line, lacker.rank, lacker.world_size, wanted, made)
+    for end in wanted[:_ENDS]:
+        shorter = shorter_by(line, lacker.rank, lacker.world_size, end, made)
         for one in () if shorter is None else (shorter.source, *shorter.others):
             found.setdefault(one.line, one)
     return replace(parted, others=tuple(found.values())[1:])

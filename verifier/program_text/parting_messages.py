@@ -29,7 +29,7 @@ from simcoll.verifier.findings.rules import (
 from simcoll.verifier.program_text.forks import ROUNDS
 from simcoll.verifier.program_text.message_lists import OTHER_END
 from simcoll.verifier.program_text.parting import Ran, exit_between, parting_at_line, parting_of
-from simcoll.verifier.program_text.parting_lists import with_shorter_list
+from simcoll.verifier.program_text.parting_lists import with_emptied_list, with_shorter_list
 from simcoll.verifier.program_text.ways import comes_past
 
 _CODES = (DEADLOCK_CYCLE.code, P2P_UNMATCHED.code)
@@ -57,14 +57,15 @@ def with_partings_of_messages(findings: Sequence[Finding], traces: Sequence[Trac
 def _from_others(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> Parting | None:
     """Where the one culprit parted from other ranks that made such a call at its line."""
     [culprit] = finding.culprits
-    for side in (one for one in finding.sides if one.call is not None and one.ranks == (culprit,) and one.sources):
-        line, op = side.sources[0].source, "" if side.call is None else side.call.op
+    for side in (one for one in finding.sides if one.call is not None and culprit in one.ranks and one.sources):
+        line, op = _stands(side, culprit) or side.sources[0].source, "" if side.call is None else side.call.op
         made = {
             rank: call for rank, trace in traces.items() if rank != culprit and (call := _made_there(trace, line, op))
         }
         if made:
             ranks = tuple(sorted(made))
-            return parting_at_line((side, Side(ranks, made[ranks[0]], (RankSource(ranks[0], line),))), ran)
+            own = Side((culprit,), side.call, (RankSource(culprit, line),))
+            return parting_at_line((own, Side(ranks, made[ranks[0]], (RankSource(ranks[0], line),))), ran)
     return None
 
 
@@ -86,19 +87,33 @@ def _with_parting(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Findi
     if told is not finding:
         return told
     parting = next(_partings(finding, traces, ran), finding.parted)
+    told = finding if parting is None else _by_lists(finding, traces, asked=parting.source)
+    if told is not finding:
+        return told
     if parting is None or any(did in ROUNDS for _, did in parting.sides):
         told = _by_lists(finding, traces, alone=True)
     return replace(finding, parted=parting) if told is finding else told
 
 
-def _by_lists(finding: Finding, traces: Mapping[int, Trace], *, alone: bool = False) -> Finding:
-    """The finding, if a list of messages explains that one has no other end; ``alone``: by its own rank's lists."""
+def _by_lists(
+    finding: Finding, traces: Mapping[int, Trace], *, alone: bool = False, asked: Source | None = None
+) -> Finding:
+    """The finding, if a list of messages explains that one has no other end; ``alone``: by its own rank's lists.
+
+    ``asked``: a list that this line found empty.
+    """
     for side in finding.sides:
         waiting = traces.get(side.ranks[0]) if side.ranks and side.call is not None else None
         if waiting is None or side.call is None or side.call.op not in OTHER_END:
             continue
         peer = traces.get(-1 if (rank := _peer(waiting, side.call)) is None else rank)
-        told = finding if peer is None else with_shorter_list(finding, waiting, peer, side.call.op, traces, alone=alone)
+        if peer is None:
+            continue
+        told = (
+            with_shorter_list(finding, waiting, peer, side.call.op, traces, alone=alone)
+            if asked is None
+            else with_emptied_list(finding, waiting, peer, side.call.op, traces, asked)
+        )
         if told is not finding:
             return told
     return finding
@@ -113,14 +128,20 @@ def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[
         stands = next((_stands(other, peer) for other in finding.sides if peer in other.ranks), None)
         if peer is None or stands is None:
             continue
+        past = Side((peer,), None, (RankSource(peer, stands),), past=True)
         for made, ranks in _made(traces, peer, waiting.rank, side.call.op, stands, ran):
             maker = Side(ranks or (peer,), side.call, (RankSource((*ranks, peer)[0], made),))
-            parting = parting_of((maker, Side((peer,), None, (RankSource(peer, stands),), past=True)), ran)
+            parting = parting_of((maker, past), ran)
             if parting is not None:
                 yield parting if ranks else replace(parting, sides=parting.sides[-1:])
-        past = Side((peer,), None, (RankSource(peer, stands),), past=True)
-        if finding.code == P2P_UNMATCHED.code and (left := exit_between(side, past, ran)) is not None:
+        if _has_gone_on(finding, peer) and (left := exit_between(side, past, ran)) is not None:
             yield left
+
+
+def _has_gone_on(finding: Finding, peer: int) -> bool:
+    """True if a rank is not on its way to a message: it is known to lack it, or waits in a collective."""
+    calls = [side.call for side in finding.sides if peer in side.ranks and side.call is not None]
+    return finding.code == P2P_UNMATCHED.code or any(call.op not in OTHER_END for call in calls)
 
 
 def _peer(trace: Trace, call: Call) -> int | None:

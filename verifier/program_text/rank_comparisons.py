@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from simcoll.verifier.program_text.forks import RANK_NAMES
-from simcoll.verifier.program_text.syntax import Function, Text, head_of, name_of, steps_to
+from simcoll.verifier.program_text.syntax import Function, Text, head_of, name_of, nodes_within, steps_to
 
 _Expression = TypeVar("_Expression", bound=ast.expr)
 
@@ -206,23 +206,26 @@ def _is_in_environment(node: ast.AST, name: str) -> bool:
 
 
 def comparisons_behind(
-    text: Text, function: Function, line: int, *, heads: bool = False
+    text: Text, function: Function, line: int, *, heads: bool = False, own: bool = True, entered: str = ""
 ) -> list[tuple[str, ast.Compare]]:
     """The comparisons with the rank by which the program chose what a line of a function uses, in order of lines.
 
     With ``heads`` those by the heads of statements around the line follow, innermost first: ``with no_sync() if ...``.
-    Each comes in the program's words, and as one of ``rank``.
+    Without ``own`` what the line uses is left out, unless it makes calls in rounds. What goes on in the function
+    ``entered`` from the line is no use of a value. Each comes in the program's words, and as one of ``rank``.
     """
     spelled, found = Renamed(_names_of_rank(text), "rank"), dict[int, ast.Compare]()
     steps = steps_to(function, line)[::-1]
+    if steps and not (own or any(isinstance(node, ast.comprehension) for node in nodes_within(steps[0].statement))):
+        steps = steps[1:]
     for step in steps if heads else steps[:1]:
-        nodes = _behind(text, function, head_of(step.statement))
+        nodes = _behind(text, function, head_of(step.statement), entered)
         behind = (node for node in nodes if isinstance(node, ast.Compare) and id(node) not in found)
         found.update((id(node), node) for node in sorted(behind, key=lambda node: node.lineno))
     return [(ast.unparse(node), spelled.of(node)) for node in found.values()]
 
 
-def _behind(text: Text, function: Function, parts: Sequence[ast.expr]) -> Iterator[ast.AST]:
+def _behind(text: Text, function: Function, parts: Sequence[ast.expr], entered: str) -> Iterator[ast.AST]:
     """All nodes on which expressions depend: those of assignments to their names, and of conditions around these."""
     modules = _imported(text)
     writes = list(_writes(function, (), modules))
@@ -239,7 +242,7 @@ def _behind(text: Text, function: Function, parts: Sequence[ast.expr]) -> Iterat
         yield node
         todo += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Lambda)]
         todo += [_not_zero(test) for test in _tested_in(node) if _is_rank(test) or name_of(test) in ranks]
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id != entered:
             todo += _body_of(text, node.func.id)
         if isinstance(node, ast.Name) and node.id not in names:
             names.add(node.id)
@@ -297,6 +300,14 @@ def _writes(
         yield from _writes(child, conditions, modules)
 
 
+def _methods(call: ast.Call) -> list[ast.Call]:
+    """A call and those whose result it calls, down to that of a method; none where there is no method."""
+    found = [call]
+    while isinstance(found[-1].func, ast.Call):
+        found.append(found[-1].func)
+    return found if isinstance(found[-1].func, ast.Attribute) else []
+
+
 def _written(node: ast.AST, modules: frozenset[str]) -> tuple[set[str], list[ast.expr]]:
     targets: list[ast.expr] = []
     values: list[ast.expr] = []
@@ -306,9 +317,10 @@ def _written(node: ast.AST, modules: frozenset[str]) -> tuple[set[str], list[ast
         targets, values = [node.target], [] if node.value is None else [node.value]
     elif isinstance(node, ast.For | ast.AsyncFor):
         targets, values = [node.target], [node.iter]
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
-        # A method may change what it is called on: values.reverse().
-        of = node.value.func.value
-        targets, values = [] if isinstance(of, ast.Name) and of.id in modules else [of], [*node.value.args]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and (called := _methods(node.value)):
+        # A method may change what it is called on: values.reverse(), engine.on(event)(handler).
+        of = called[-1].func.value  # type: ignore[attr-defined]  # a method's
+        targets = [] if isinstance(of, ast.Name) and of.id in modules else [of]
+        values = [value for call in called for value in call.args]
     names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
     return names, values

@@ -141,7 +141,10 @@ _MOST_BRANCHES = 1 << 14
 """At most so many are recorded of a rank."""
 
 _MOST_ROUNDS = 1 << 10
-"""So often in a row a program may decide alike at a line on a guess, where ranks can run again with known values."""
+"""So often a program may decide on a guess as before, and nothing else, where ranks can run again with known values."""
+
+_MOST_DECISIONS = 1 << 6
+"""A program that decides in more ways than these goes on."""
 
 _READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
 _PRINTING = "_tensor_str.py"
@@ -156,14 +159,14 @@ _WHOLE = ("tolist", "numpy", "__array__")
 class TaintTracker:
     """Marks tensors that hold guessed values, and records where the program reads one.
 
-    With ``ends_loops`` it ends a program that receives a guess and decides alike on it, at one line, again and again.
+    With ``ends_loops`` it ends a program that receives guesses again and again and decides on them as it did before.
     """
 
     def __init__(self, recorder: Callable[[], Recorder | None], *, ends_loops: bool = False) -> None:
         self._recorder = recorder
         self._ends_loops = ends_loops
         self._received = 0
-        self._rounds: tuple[tuple[str, int], int, int, int] = ("", 0), 0, 0, 0
+        self._rounds: dict[tuple[str, int, int], tuple[int, int]] = {}
         self._noted: set[tuple[str, int]] = set()
         self._branches = 0
         self.paused = 0
@@ -259,13 +262,16 @@ class TaintTracker:
             self._count_round((source.file, source.line), taken, recorder)
 
     def _count_round(self, line: tuple[str, int], taken: int, recorder: Recorder) -> None:
-        """Count reads of what was received since the one before, as long as they come at one line and decide alike."""
-        *before, received, rounds = self._rounds
-        if before != [line, taken]:
-            rounds = 0
-        elif received == self._received:
+        """Count how often each decision followed a newly received guess since the program last decided otherwise."""
+        decision = (*line, taken)
+        if decision not in self._rounds:
+            known = self._rounds if len(self._rounds) < _MOST_DECISIONS else ()
+            self._rounds = dict.fromkeys((*known, decision), (self._received, 1))
             return
-        self._rounds = line, taken, self._received, rounds + 1
+        received, rounds = self._rounds[decision]
+        if received == self._received:
+            return
+        self._rounds[decision] = self._received, rounds + 1
         if rounds >= _MOST_ROUNDS:
             recorder.event(ENDLESS)
             raise SystemExit(0)

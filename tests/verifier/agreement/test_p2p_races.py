@@ -10,7 +10,8 @@ import pytest
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call
-from simcoll.verifier.agreement.p2p_races import _is_fixed, racing_receives
+from simcoll.verifier.agreement.p2p_races import _is_fixed, racing_receives, with_takers
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
 from tests.support.traces import trace_of
 
 WORLD = Group("0", "default_pg", (0, 1, 2))
@@ -87,6 +88,17 @@ def test_a_rank_without_a_record_may_have_met_them():
     ranks = [receives, sends, sends]
     assert not racing_receives([played(rank, calls, world_size=4) for rank, calls in enumerate(ranks)])
     assert racing_receives([played(rank, calls) for rank, calls in enumerate(ranks)])
+
+
+@pytest.mark.parametrize(("receives", "sends", "named"), [("any", 1, True), ("any", 2, False), ("one", 1, False)])
+def test_the_receive_that_took_the_message_of_a_later_one_is_named(receives: str, sends: int, named: bool):
+    waiting = played(0, [recv(1, anybody=receives == "any"), recv(2, anybody=True), recv(1)])
+    waiting.slots["state"][-1] = State.STARTED
+    traces = [waiting, played(1, [send(0)] * sends), played(2, [send(0)])]
+    side = Side((0,), recv(1), (RankSource(0, Source("program.py", 3, "f", "")),))
+    (found,) = with_takers([Finding("SC304", Severity.ERROR, "it waits", sides=(side,))], traces)
+    taken = "a receive of rank 0 from any source, at program.py:1 in f, had taken the last message of rank 1"
+    assert found.message == (f"it waits; {taken}" if named else "it waits")
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,18 @@ def test_ranks_that_miss_each_other_in_groups_of_other_members_are_one_finding()
     assert [finding.code for finding in judge(traces, running(3), None).findings] == ["SC401"]
 
 
+@pytest.mark.parametrize(("elsewhere", "culprits"), [(True, (2,)), (False, (0, 1, 3))])
+def test_a_group_that_most_members_do_not_make_is_made_by_one_too_many(
+    elsewhere: bool, culprits: tuple[int, ...]
+) -> None:
+    """Rank 2 makes a group of all, while the others wait in a call for it, or are at work and may only be late."""
+    everybody = group("0", 0, 1, 2, 3)
+    calls = [waiting(everybody, 1)] if elsewhere else []
+    traces = job({0: calls, 1: calls, 2: [], 3: calls}, [everybody], rank2=creating(1, 0, 1, 2, 3, done=False))
+    [finding] = halted(traces)
+    assert (finding.code, finding.culprits) == ("SC401", culprits)
+
+
 def gave_up(of: Group, missing: list[int], at: int) -> list[Event]:
     """What a rank notes in mode detail whose call was not proved within the group's timeout, and which ends by it."""
     source = ["train.py", 101, "step", "dist.all_reduce(x)"]
@@ -271,6 +283,37 @@ def two_orders(begun: int) -> list[MemoryTrace]:
 def test_ranks_that_gave_each_other_up_were_in_a_cycle() -> None:
     [finding] = judge(two_orders(begun=2)).findings
     assert (finding.code, finding.ranks, finding.culprits) == ("SC204", (0, 1, 2), (0,))
+
+
+def test_who_gave_up_in_a_call_of_a_cycle_stands_for_that_call() -> None:
+    """Ranks 1 and 3 came to the barrier at the program's end by an exception, for want of rank 2."""
+    sums, end = group("1", 0, 1, 2, 3), group("0", 0, 1, 2, 3)
+    gave = [waiting(sums, 1, State.FAILED), replace(waiting(end, 1), scheduled_ns=20 * SECOND)]
+    traces = job({0: [waiting(sums, 1)], 1: gave, 2: [waiting(end, 1)], 3: gave}, [end, sums])
+    [finding] = halted(traces)
+    assert (finding.code, finding.culprits) == ("SC204", (2,))
+
+
+def test_ranks_that_others_missed_were_in_a_cycle_of_their_own() -> None:
+    """Ranks 0 and 1 use two groups in two orders, and never come to the call that rank 2 gives up."""
+    first, second = group("1", 0, 1), group("2", 0, 1)
+    records = {0: [waiting(first, 1)], 1: [waiting(second, 1)], 2: [waiting(WORLD, 1, State.FAILED)]}
+    [finding] = judge(job(records, [WORLD, first, second], rank2=gave_up(WORLD, [0, 1], 12))).findings
+    assert (finding.code, finding.ranks) == ("SC204", (0, 1))
+
+
+def test_a_rank_that_waits_for_the_one_with_another_call_is_not_missing() -> None:
+    """Rank 2 is in another call than ranks 0 and 1, and rank 3 waits for it elsewhere."""
+    everybody, pair = group("0", 0, 1, 2, 3), group("1", 2, 3)
+    other = replace(waiting(everybody, 1, State.FAILED), call=replace(CALL, reduce_op="max"))
+    came = waiting(everybody, 1, State.FAILED)
+    traces = job(
+        {0: [came], 1: [came], 2: [other], 3: [waiting(pair, 1)]},
+        [everybody, pair],
+        **{f"rank{rank}": gave_up(everybody, [3], 12) for rank in range(3)},
+    )
+    [finding] = judge(traces).findings
+    assert (finding.code, finding.culprits) == ("SC104", (2,))
 
 
 def test_who_came_when_the_other_had_given_up_never_met_it_in_a_cycle() -> None:

@@ -43,6 +43,23 @@ def test_the_end_that_let_it_go_is_named_with_its_line(gone: str, culprit: int, 
     assert judge(job, OUTCOME, STALL).findings[0] == finding
 
 
+def test_messages_that_one_line_let_go_are_one_finding() -> None:
+    """Rank 0 drops the work of its sends to two ranks, which receive them."""
+    world, line = Group("0", "default_pg", (0, 1, 2)), Source("train.py", 10, "step")
+    buffers = (Buffer((4,), "float32", "cpu"),)
+    sends = [
+        Record("0", 0, Call("send", "send", buffers, peer=peer, tag=0), line, State.STARTED, p2p_sequence=peer)
+        for peer in (1, 2)
+    ]
+    received = Call("recv", "recv", outputs=buffers, peer=0, tag=0)
+    waits = Record("0", 0, received, Source("train.py", 20, "step"), State.STARTED, awaited=True, p2p_sequence=1)
+    job = [trace_of(0, 3, [world], sends), *(trace_of(rank, 3, [world], [waits]) for rank in (1, 2))]
+    job[0].slots["flags"] |= LET_GO
+    [finding] = judge(job, LaunchOutcome({rank: RankExit(None, 0) for rank in range(3)}), STALL).findings
+    assert (finding.code, finding.culprits, finding.ranks) == ("SC501", (0,), (0, 1, 2))
+    assert finding.message.endswith("rank 1 receives it for ever; the same holds for rank 2")
+
+
 def test_what_an_exception_unwinds_is_not_let_go_by_the_program() -> None:
     mismatch = {"type": "CollectiveMismatchError", "message": "Detected mismatch between collectives", "source": None}
     job = traces(message("send", awaited=False), message("recv", awaited=True, state=State.FAILED), gone="send")

@@ -93,6 +93,16 @@ def test_the_wrong_group_of_an_earlier_call_is_named_where_others_wait_in_vain()
     assert named(finding, OWN, WORLD)
 
 
+def test_the_wrong_group_of_a_call_that_met_other_calls_is_named() -> None:
+    """Rank 2 takes the group of all ranks, in which ranks 0 and 1 have come to another call."""
+    programs = {rank: [(7, TP[rank // 2])] * 2 + [(9, WORLD)] for rank in range(4)}
+    programs[2] = [(7, TP[1]), (7, WORLD)]
+    programs[3] = programs[3][:2]
+    finding = halted(job(programs, {0: 2, 1: 2, 2: 1, 3: 1}))
+    assert finding.code == "SC102"
+    assert named(finding, WORLD, TP[1], rank=2)
+
+
 def test_a_skipped_call_of_a_line_that_serves_two_groups_is_no_wrong_group() -> None:
     """Rank 3 left out one call of a loop over its groups: the call that follows is the right one."""
     programs = {rank: [(7, TP[rank // 2]), (7, DP[rank % 2])] * 3 for rank in range(4)}

@@ -13,7 +13,7 @@ from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
-from simcoll.verifier.program_text.parting import ran_by
+from simcoll.verifier.program_text.parting import ran_by, with_partings
 from simcoll.verifier.program_text.parting_messages import with_partings_of_messages
 from tests.support.traces import trace_of
 
@@ -57,13 +57,14 @@ def trace(path: Path, rank: int, lists: Sequence[str], *, waits: bool = False) -
     return trace_of(rank, 5, [WORLD], records)
 
 
-def told(path: Path, traces: Sequence[MemoryTrace]) -> Finding:
+def told(path: Path, traces: Sequence[MemoryTrace], code: str = "SC304") -> Finding:
     """What is said of rank 1, which waits for rank 2 to receive."""
     waits = Call("send", "send", DATA, peer=2, tag=0)
     sender = Side((1,), waits, (RankSource(1, at(path, "batch")),))
     other = Side((2,), Call("barrier", "barrier"), (RankSource(2, at(path, "barrier")),))
-    finding = Finding("SC304", Severity.ERROR, "", ranks=(1, 2), sides=(sender, other))
-    [found] = with_partings_of_messages([finding], traces, ran_by(traces))
+    finding = Finding(code, Severity.ERROR, "", ranks=(1, 2), sides=(sender, other))
+    ran = ran_by(traces)
+    [found] = with_partings_of_messages(with_partings([finding], ran), traces, ran)
     return found
 
 
@@ -92,3 +93,44 @@ def test_a_schedule_by_which_lists_vary_comes_after_an_exit(leave: str, line: st
     assert found.parted is not None
     assert found.parted.source.code == line
     assert found.culprits == ()
+
+
+@pytest.mark.parametrize("asks", ["if ops:", "if len(ops) > 0:", "if rounds:"])
+def test_what_left_a_list_empty_is_named_and_not_the_question_for_it(asks: str, tmp_path: Path) -> None:
+    """Rank 2 has no messages, although rank 1 waits for it to receive and rank 3 for it to send."""
+    path = tmp_path / "train.py"
+    text = f"""
+        ops = []
+        if receives:
+            ops.append(P2POp(dist.irecv, x, rank - 1))
+        if sends:
+            ops.append(P2POp(dist.isend, y, rank + 1))
+        {asks}
+            dist.batch_isend_irecv(ops)  # batch
+        dist.barrier()  # barrier
+    """
+    path.write_text(dedent(text).lstrip())
+    traces = [trace(path, 1, ["s"], waits=True), trace(path, 2, []), trace(path, 3, ["r"], waits=True)]
+    found = told(path, traces, "SC204")
+    assert found.parted is not None
+    lines = [one.code for one in (found.parted.source, *found.parted.others)]
+    assert lines == ([asks] if "ops" not in asks else ["if receives:", "if sends:"])
+
+
+def test_all_who_wait_for_a_rank_with_an_empty_list_name_one_condition_first(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    text = """
+        ops = []
+        if sends:
+            ops.append(P2POp(dist.isend, y, rank + 1))
+        if receives:
+            ops.append(P2POp(dist.irecv, x, rank - 1))
+        if ops:
+            dist.batch_isend_irecv(ops)  # batch
+        dist.barrier()  # barrier
+    """
+    path.write_text(dedent(text).lstrip())
+    traces = [trace(path, 1, ["s"], waits=True), trace(path, 2, []), trace(path, 3, ["r"], waits=True)]
+    found = told(path, traces, "SC204")
+    assert found.parted is not None
+    assert [one.code for one in (found.parted.source, *found.parted.others)] == ["if sends:", "if receives:"]

@@ -95,8 +95,9 @@ PIPELINE = {
 LEFT_OUT = {"a round that is left out": "if micro == skip:"}
 
 
+@pytest.mark.parametrize("code", ["SC204", "SC304"])
 @pytest.mark.parametrize("shape", PIPELINE)
-def test_along_a_pipeline_the_exit_of_a_round_is_named(shape: str, tmp_path: Path) -> None:
+def test_along_a_pipeline_the_exit_of_a_round_is_named(shape: str, code: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(dedent(PIPELINE[shape]).lstrip())
     sends = [message(path, "send", 1, number) for number in (1, 2, 3)]
@@ -106,7 +107,7 @@ def test_along_a_pipeline_the_exit_of_a_round_is_named(shape: str, tmp_path: Pat
     sent = [message(path, "send", 2, number) for number in (2, 4, 6)]
     passed = sorted([*received, *sent], key=lambda one: one.scheduled_ns)
     traces = [trace_of(0, 3, [WORLD], sends), trace_of(1, 3, [WORLD], [*passed, barrier])]
-    [told] = _unmatched(path, traces, waits=Call("send", "send", TASK, peer=1, tag=0), peer=1)
+    [told] = _unmatched(path, traces, waits=Call("send", "send", TASK, peer=1, tag=0), peer=1, code=code)
     assert told.parted is not None
     assert told.parted.source.code == LEFT_OUT.get(shape, "if rank == 1 and micro == 2:")
     assert told.parted.sides == (((0,), "did not take it"), ((1,), "took it"))
@@ -161,10 +162,12 @@ def test_the_exit_behind_the_last_call_of_a_rank_is_named_not_one_of_a_helper(tm
     assert told.parted.sides == (((0,), "did not take it"), ((1,), "took it"))
 
 
-def _unmatched(path: Path, traces: list[MemoryTrace], waits: Call, peer: int) -> tuple[Finding, ...]:
+def _unmatched(
+    path: Path, traces: list[MemoryTrace], waits: Call, peer: int, code: str = "SC304"
+) -> tuple[Finding, ...]:
     sender = Side((0,), waits, (RankSource(0, at(path, "send")),))
     other = Side((peer,), BARRIER, (RankSource(peer, at(path, "barrier")),))
-    finding = Finding("SC304", Severity.ERROR, "", ranks=(0, peer), sides=(sender, other))
+    finding = Finding(code, Severity.ERROR, "", ranks=(0, peer), sides=(sender, other))
     return with_partings_of_messages([finding], traces, ran_by(traces))
 
 
@@ -223,9 +226,11 @@ def test_an_end_that_is_unlike_others_at_its_line_is_told_apart_from_these(
     made |= {1: message(path, "recv", 0, 1), 3: message(path, "recv", 2, 1, State.STARTED)}
     traces = [trace_of(rank, 4, [WORLD], [record]) for rank, record in made.items()]
     sides = tuple(Side((rank,), made[rank].call, (RankSource(rank, made[rank].source),)) for rank in (2, 3))
-    finding = Finding(code, Severity.ERROR, "", ranks=(2, 3), culprits=culprits, sides=sides)
-    [found] = with_partings_of_messages([finding], traces, ran_by(traces))
-    assert (found.parted is not None) is told
+    folded = tuple(replace(side, ranks=(1, 2, 3)) for side in sides)
+    for shown in (sides, folded):
+        finding = Finding(code, Severity.ERROR, "", ranks=(2, 3), culprits=culprits, sides=shown)
+        [found] = with_partings_of_messages([finding], traces, ran_by(traces))
+        assert (found.parted is not None) is told
     if found.parted is not None:
         assert found.parted.source.line == 1
         assert found.parted.sides == (((2,), "found it true"), ((0,), "found it false"))

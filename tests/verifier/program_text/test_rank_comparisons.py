@@ -215,3 +215,36 @@ def test_what_a_loop_was_given_comes_before_its_head(tmp_path: Path) -> None:
     finding = Finding("SC102", Severity.ERROR, "", sequence=1, ranks=(0, 1, 2, 3), sides=sides)
     [found] = with_partings([finding], ran_nothing)
     assert (found.code, found.parted and found.parted.source.line) == ("SC202", 2)
+
+
+def test_a_call_that_others_skip_depends_on_neither_its_arguments_nor_the_rest_of_the_program(tmp_path: Path) -> None:
+    text = """
+        def save():
+            states = new if rank == 2 else None
+            gather(states)  # here
+
+        def train():
+            if rank == 2:
+                log()
+            if rank == 2:  # <-
+                engine.on(end)(save)
+            engine.run()  # run
+            reduce(b)  # there
+
+        train()  # main
+    """
+    path = tmp_path / "train.py"
+    path.write_text(dedent(text).lstrip())
+    lines = path.read_text().splitlines()
+
+    def at(mark: str, function: str, *callers: Source) -> Source:
+        line = next(number for number, code in enumerate(lines, 1) if code.endswith(f"# {mark}"))
+        return Source(str(path), line, function, lines[line - 1].strip(), callers)
+
+    main, run = at("main", "<module>"), at("run", "train")
+    made, past = at("here", "save", run, main), at("there", "train", main)
+    sides = Side((0, 1, 3), None, (RankSource(0, past),), past=True), Side((2,), CALL, (RankSource(2, made),))
+    finding = Finding("SC202", Severity.ERROR, "", sequence=1, ranks=(0, 1, 2, 3), sides=sides)
+    [found] = with_partings([finding], ran_nothing)
+    assert found.parted is not None
+    assert found.parted.source.code.endswith("# <-")
