@@ -229,6 +229,35 @@ def test_another_world_size_is_said(launcher: str, tmp_path: Path) -> None:
     assert "of 4, and this is a dry run of 2" in notes(report) + (tmp_path / "out" / "rank00000.log").read_text()
 
 
+JOBS = """
+def main(rank, size):
+    begin(rank=rank, world_size=size)
+    dist.all_reduce(torch.ones(size + (rank == 1) * int(sys.argv[1])))
+    dist.destroy_process_group()
+
+def run(size):
+    mp.spawn(main, args=(size,), nprocs=size)
+
+if __name__ == "__main__":
+    for size in (4, 2, 4):
+        run(size)
+"""
+"""A script that runs jobs one after the other; given 1, rank 1 disagrees in each."""
+
+
+def test_a_later_job_of_another_size_is_left_out(tmp_path: Path) -> None:
+    code, report = preflight(tmp_path, JOBS, "--world-size", 4, "SCRIPT", 0)
+    assert (code, report["findings"], report["agreed"]) == (0, [], 2)
+    assert "train.py:16 starts another job, of 2 ranks, which was left out: --world-size 2 would" in notes(report)
+    assert report["coverage"]["gaps"] == [f"the job of 2 ranks that {tmp_path}/train.py:16 starts was left out"]
+
+
+def test_jobs_of_the_same_size_are_followed(tmp_path: Path) -> None:
+    code, report = preflight(tmp_path, JOBS.replace("4, 2, 4", "4, 4"), "--world-size", 4, "SCRIPT", 1)
+    assert [(one["code"], one["culprits"]) for one in report["findings"]] == [("SC102", [1])]
+    assert code == 3
+
+
 def test_a_stated_rank_that_is_not_this_one_is_said(tmp_path: Path) -> None:
     code, report = preflight(tmp_path, "begin(rank=0, world_size=1)", "--world-size", 2)
     assert code == 1

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
-from simcoll.core.trace import Slots, Trace, course_key, record_at
+from simcoll.core.trace import Slots, Trace, course_key, lives, record_at
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -329,6 +329,7 @@ def _told_apart(ranks: Sequence[tuple[dict[_Line, frozenset[int]], int]]) -> set
 def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     """The collectives of every group, from all traces; a group is known by its name, its members and its life.
 
+    A black box has an entry for each life of a group; a dump has one for all.
     What ranks with equal columns have in common is worked out once.
     """
     dropped = (trace.groups[index] for trace in traces for index in trace.dropped if index < len(trace.groups))
@@ -340,12 +341,12 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
         key = course_key(trace)
         if key not in courses:
             courses[key] = _Courses(trace)
-        for index, group in enumerate(trace.groups):
+        for index, (group, entry) in enumerate(zip(trace.groups, lives(trace), strict=True)):
             group_rank = group.place(trace.rank)
             if group_rank is None:
                 continue
             for course in courses[key].of(index, from_end=(group.name, group.ranks) in wrapped):
-                life = group.name, group.ranks, course.life
+                life = *entry, course.life
                 if (columns := found.get(life)) is None:
                     columns = found[life] = GroupColumns(group, words)
                 said, stated = statements.of(course, group_rank, len(group.ranks))
