@@ -5,12 +5,15 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
@@ -67,6 +70,11 @@ class DryRunRequest:
 
 def carry_out(request: DryRunRequest, job: OuterJob | None, output: Output) -> int:
     """Run the ranks; the first process concludes, and all end with its exit code."""
+    with _cleans_up_at_sigterm():
+        return _carry_out(request, job, output)
+
+
+def _carry_out(request: DryRunRequest, job: OuterJob | None, output: Output) -> int:
     try:
         if request.executor is not None:
             with opened(request.executor) as spread:
@@ -83,6 +91,38 @@ def carry_out(request: DryRunRequest, job: OuterJob | None, output: Output) -> i
         return output.refuse(error.code, str(error))
     except (PreconditionError, ExecutorError) as error:
         return output.refuse(error.code, str(error))
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM: the command is over."""
+
+
+@contextmanager
+def _cleans_up_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM, such as that of a time limit, end the ranks and remove their files before it ends this process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # it may set no handlers
+        return
+    own = os.getpid()
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == own:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice, to this process and to its group
+            raise _TerminatedError
+        _end_by_sigterm()
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except _TerminatedError:
+        _end_by_sigterm()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_by_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

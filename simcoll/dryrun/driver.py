@@ -81,18 +81,24 @@ def _texts(given: Mapping[str, GivenInputs]) -> dict[str, str]:
     return {place: one.text for place, one in given.items()}
 
 
-def remove_inputs(folder: Path) -> None:
-    """Remove the inputs that ranks have saved."""
-    for path in folder.glob("rank*.inputs"):
-        path.unlink(missing_ok=True)
+_FOR_OTHERS = ("rank*.inputs", "rank*.stage*")
+"""What ranks leave in the folder for each other, and for a run once more."""
+
+
+def _remove_all(folder: Path, patterns: Iterable[str]) -> None:
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 _LEFT_BEHIND = (
+    *_FOR_OTHERS,
     "rank*.simcoll",
-    "rank*.inputs",
     "rank*.stack",
     "rank*.log",
-    "rank*.stage*",
     RANK_FILES,
     "report.json",
     "report.html",
@@ -145,7 +151,15 @@ def run_and_judge(
     ranks run again (:class:`Passes`). Where ranks ran in several places, and what is wrong may follow from that, all of
     them run again here.
     """
+    try:
+        return _run_and_judge(dry_run, plan, progress, runner)
+    finally:
+        _remove_all(dry_run.folder, _FOR_OTHERS)
 
+
+def _run_and_judge(
+    dry_run: DryRun, plan: DryRunPlan, progress: Callable[[int, int], None] | None, runner: Runner | None
+) -> tuple[Report, list[MemoryTrace]]:
     def run_here(known: DryRun, ranks: Sequence[int], done: Callable[[int], None]) -> dict[int, ProcessEnd]:
         return run_locally(known, plan, ranks, done)
 
@@ -160,7 +174,6 @@ def run_and_judge(
             ran.run(sorted(ran.ends), here, replace(prepared, again=True))
             judged, notes = _settled(ran, here)
         notes = [_RAN_TOGETHER, *notes]
-    remove_inputs(dry_run.folder)
     account = _account(ran, plan, notes)
     write_account(dry_run.folder, account)
     return report_of(judged, account, dry_run.folder), [*judged.verdict.traces]
@@ -282,9 +295,4 @@ def _account(ran: _RanRanks, plan: DryRunPlan, passes: Sequence[str]) -> Account
 
 def remove_earlier(folder: Path) -> None:
     """Remove the files of an earlier dry run of more ranks from the folder."""
-    for pattern in _LEFT_BEHIND:
-        for path in folder.glob(pattern):
-            if path.is_dir() and not path.is_symlink():
-                remove_tree(path)
-            else:
-                path.unlink(missing_ok=True)
+    _remove_all(folder, _LEFT_BEHIND)

@@ -22,7 +22,6 @@ _MODULES = (
     "torch.distributed.device_mesh",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
-    "torch.distributed.pipelining",
     "torch.distributed.checkpoint",
     "torch.nn.parallel",
     "torch._dynamo",

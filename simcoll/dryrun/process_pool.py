@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from simcoll.blackbox.stacks import ask, await_stacks, read_stacks, stack_path
+from simcoll.blackbox.stacks import ask, await_stacks, read_stacks, remove_unused, stack_path
 from simcoll.core.clock import now_ns
 from simcoll.core.io import make_sparse
 from simcoll.core.process import adopt_orphans, children, kill_children, processes_below, reap, stat_of
@@ -28,6 +28,7 @@ from simcoll.dryrun.rank.script_launch import ScriptLaunch
 from simcoll.dryrun.rank.settings import DryRun
 from simcoll.dryrun.rank.shared_files import journal_name
 from simcoll.launch.fork import fork
+from simcoll.recorder.dump import stacks_name
 from simcoll.recorder.recorder import box_name
 
 _FAILED = 1
@@ -163,6 +164,8 @@ def run_rank_processes(
                 time.sleep(_LOOK_SECONDS)
     finally:
         _end(running)
+        for rank, _ in running.values():
+            _remove_stacks(dry_run, rank)
     return ends
 
 
@@ -215,8 +218,7 @@ def _clean_up(dry_run: DryRun, rank: int, end: ProcessEnd, kills: int | None) ->
     if dry_run.files is not None:
         dry_run.files.progress.end(rank)
         remove_tree(dry_run.files.base / "layers" / journal_name(rank, dry_run.files.run))
-    # The file for stacks, which no monitor has asked for.
-    stack_path(dry_run.folder, rank).unlink(missing_ok=True)
+    _remove_stacks(dry_run, rank)
     with contextlib.suppress(OSError):
         make_sparse(dry_run.folder / box_name(rank))  # there may be thousands
     if not end.exit_code or end.timed_out:
@@ -226,6 +228,12 @@ def _clean_up(dry_run: DryRun, rank: int, end: ProcessEnd, kills: int | None) ->
     if dry_run.memory is None:
         return end
     return ProcessEnd(end.exit_code, end.time_ns, out_of_memory=wanted_memory(dry_run, rank))
+
+
+def _remove_stacks(dry_run: DryRun, rank: int) -> None:
+    """Remove the files for a rank's stacks that a killed process leaves; stacks that a user asked for stay."""
+    stack_path(dry_run.folder, rank).unlink(missing_ok=True)
+    remove_unused(dry_run.folder / stacks_name(box_name(rank)))
 
 
 def remove_tree(folder: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from simcoll.core.record import Event, Source, number, source_of, text
 from simcoll.core.trace import MemoryTrace, Trace, altered
-from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, TAINTED_READ, UNKNOWN_OBJECTS
+from simcoll.dryrun.rank.event_kinds import OTHER_JOB, SIZED_BY_OTHERS, TAINTED_READ, UNKNOWN_OBJECTS
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import DRY_RUN
 
@@ -161,7 +161,7 @@ def _with_order_as_time(trace: Trace, marked: set[Place]) -> MemoryTrace:
 
 
 def _is_of_real_run(event: Event) -> bool:
-    return event.kind not in (TAINTED_READ, SIZED_BY_OTHERS, UNKNOWN_OBJECTS)
+    return event.kind not in (TAINTED_READ, SIZED_BY_OTHERS, UNKNOWN_OBJECTS, OTHER_JOB)
 
 
 def _leave_out_sizes(trace: Trace, slots: np.ndarray, signatures: list[Call], marked: set[Place]) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.record import Source
+from simcoll.core.record import Source, number, source_of
 from simcoll.core.trace import Trace
 from simcoll.dryrun.account import Account
 from simcoll.dryrun.endings import ProcessEnd, RankEnding, RankEndings, endings_of
+from simcoll.dryrun.rank.event_kinds import OTHER_JOB
 from simcoll.dryrun.rank.settings import log_name
 from simcoll.dryrun.records import comparable, sized_differently, tainted_reads
 from simcoll.dryrun.verdict import DryRunVerdict, verdict
@@ -71,6 +72,9 @@ def _coverage(judged: JudgedDryRun) -> Coverage:
     for one in judged.verdict.divergences:
         cut |= {*one.most, *one.others}
         gaps.append(f"{ranks_text(one.most)} and {ranks_text(one.others)} went different ways on a guessed value")
+    for source, size, ranks in _other_jobs(judged.recorded):
+        cut |= set(ranks)
+        gaps.append(f"the job of {size:,} ranks that {source.file}:{source.line} starts was left out")
     if sized_differently(judged.recorded):
         gaps.append("sizes that rest on guessed values were not compared")
     return Coverage(len(ends.how), len(ends.how) - len(cut), tuple(gaps))
@@ -89,6 +93,9 @@ def _notes(judged: JudgedDryRun, account: Account, folder: Path) -> Iterator[str
     if unrecorded := _without_record(judged):
         wrote = f"what rank {unrecorded[0]} wrote is in {folder / log_name(unrecorded[0])}"
         yield f"{ranks_text(unrecorded)} made no process group that could be recorded; {wrote}; {_COMMANDS}"
+    for source, size, _ in _other_jobs(judged.recorded):
+        advice = f"--world-size {size} would follow jobs of that size"
+        yield f"{source.file}:{source.line} starts another job, of {size:,} ranks, which was left out: {advice}"
     yield from _guessed(judged.recorded)
     yield from _not_compared(judged.recorded)
 
@@ -128,6 +135,17 @@ def _without_record(judged: JudgedDryRun) -> list[int]:
     """The ranks that ended well without a record."""
     known = {trace.rank for trace in judged.recorded}
     return [rank for rank in judged.endings.ranks(RankEnding.FINISHED) if rank not in known]
+
+
+def _other_jobs(traces: Sequence[Trace]) -> list[tuple[Source, int, list[int]]]:
+    """The lines at which scripts started jobs of another size, that size, and the ranks of the dry run there."""
+    found: dict[tuple[Source, int], list[int]] = {}
+    for trace in traces:
+        for event in trace.events:
+            if event.kind == OTHER_JOB:
+                source = replace(source_of(event.data), function="")
+                found.setdefault((source, number(event, "size") or 0), []).append(trace.rank)
+    return [(source, size, ranks) for (source, size), ranks in found.items()]
 
 
 def _fake_gpus(traces: Sequence[Trace], account: Account) -> Iterator[str]:

@@ -55,6 +55,8 @@ def test_a_correct_program_is_silent_without_memory(program: Path, tmp_path: Pat
     assert (exit_code, report["findings"]) == (0, [])
     assert any("4 GPUs a node, which were pretended" in note for note in report["notes"])
     assert not list(tmp_path.glob("*.pt")), "what a dry run saves stays in its folder"
+    kinds = {path.suffix for path in (tmp_path / "out").iterdir()}
+    assert kinds == {".simcoll", ".log", ".json", ".html"}, "nothing remains that ranks leave for each other"
 
 
 def test_a_module_whose_graph_holds_a_parameter_is_moved_without_memory(tmp_path: Path) -> None:

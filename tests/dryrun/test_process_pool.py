@@ -145,12 +145,15 @@ def test_an_end_from_outside_ends_the_ranks_and_what_they_started(number: signal
     started = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     logs = tmp_path / "out"
     assert eventually(lambda: sum("began" in path.read_text(encoding="utf-8") for path in logs.glob("*.log")) == 2)
-    started.send_signal(number)
+    for _ in range(2 if number == signal.SIGTERM else 1):  # timeout(1) sends it to the process and to its group
+        started.send_signal(number)
     _, complained = started.communicate(timeout=60)
     assert started.returncode == (130 if number == signal.SIGINT else -number)
     assert "Traceback" not in complained
     assert eventually(lambda: not processes_with(mark))
     assert len(list((tmp_path / "out").glob("*.simcoll"))) == 2
+    if number != signal.SIGKILL:
+        assert {path.name.partition(".")[2] for path in logs.iterdir()} <= {"simcoll", "log"}
 
 
 def test_loaders_of_all_kinds_work(tmp_path: Path) -> None:
@@ -227,6 +230,35 @@ def test_another_world_size_is_said(launcher: str, tmp_path: Path) -> None:
     code, report = preflight(tmp_path, MAIN, "--world-size", 2, "SCRIPT", launcher, "arguments", 4)
     assert code == 1
     assert "of 4, and this is a dry run of 2" in notes(report) + (tmp_path / "out" / "rank00000.log").read_text()
+
+
+JOBS = """
+def main(rank, size):
+    begin(rank=rank, world_size=size)
+    dist.all_reduce(torch.ones(size + (rank == 1) * int(sys.argv[1])))
+    dist.destroy_process_group()
+
+def run(size):
+    mp.spawn(main, args=(size,), nprocs=size)
+
+if __name__ == "__main__":
+    for size in (4, 2, 4):
+        run(size)
+"""
+"""A script that runs jobs one after the other; given 1, rank 1 disagrees in each."""
+
+
+def test_a_later_job_of_another_size_is_left_out(tmp_path: Path) -> None:
+    code, report = preflight(tmp_path, JOBS, "--world-size", 4, "SCRIPT", 0)
+    assert (code, report["findings"], report["agreed"]) == (0, [], 2)
+    assert "train.py:16 starts another job, of 2 ranks, which was left out: --world-size 2 would" in notes(report)
+    assert report["coverage"]["gaps"] == [f"the job of 2 ranks that {tmp_path}/train.py:16 starts was left out"]
+
+
+def test_jobs_of_the_same_size_are_followed(tmp_path: Path) -> None:
+    code, report = preflight(tmp_path, JOBS.replace("4, 2, 4", "4, 4"), "--world-size", 4, "SCRIPT", 1)
+    assert [(one["code"], one["culprits"]) for one in report["findings"]] == [("SC102", [1])]
+    assert code == 3
 
 
 def test_a_stated_rank_that_is_not_this_one_is_said(tmp_path: Path) -> None:

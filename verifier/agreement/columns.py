@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
-from simcoll.core.trace import Slots, Trace, course_key, record_at
+from simcoll.core.trace import Slots, Trace, course_key, lives, record_at
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -348,13 +348,14 @@ def _told_apart(ranks: Sequence[tuple[dict[_Line, frozenset[int]], int]]) -> set
 def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     """The collectives of every group, from all traces; a group is known by its name, its members and its life.
 
-    What ranks with equal columns have in common is worked out once, and so is what groups have.
+    A black box has an entry for each life of a group; a dump has one for all. What ranks with equal columns have in
+    common is worked out once, and so is what groups have.
     """
     dropped = (trace.groups[index] for trace in traces for index in trace.dropped if index < len(trace.groups))
     wrapped = {(group.name, group.ranks) for group in dropped}
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     words, found = Words(unknown), dict[object, GroupColumns]()
-    courses, lives, statements = dict[object, _Courses](), _Lives(), _Statements(words)
+    courses, shared, statements = dict[object, _Courses](), _Lives(), _Statements(words)
     alike: dict[object, list[tuple[GroupColumns, Part]]] = {}
     for trace in traces:
         rank, key = trace.rank, course_key(trace)
@@ -366,15 +367,15 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
                     theirs.add(part.of(trace, place or 0))
                 continue
         if (own := courses.get(key)) is None:
-            own = courses[key] = _Courses(trace, lives)
+            own = courses[key] = _Courses(trace, shared)
         made, one_for_all = list[tuple[GroupColumns, Part]](), True
-        for index, group in enumerate(trace.groups):
+        for index, (group, entry) in enumerate(zip(trace.groups, lives(trace), strict=True)):
             group_rank = group.place(rank)
             if group_rank is None:
                 one_for_all = False
                 continue
             for course, rows in own.of(index, from_end=bool(wrapped) and (group.name, group.ranks) in wrapped):
-                life = group.name, group.ranks, course.life
+                life = *entry, course.life
                 if (columns := found.get(life)) is None:
                     columns = found[life] = GroupColumns(group, words)
                 said, stated = statements.of(course, group_rank, len(group.ranks))
@@ -409,9 +410,9 @@ _CALL = np.dtype([(name, "<u4") for name in ("sequence", "signature", "source")]
 class _Courses:
     """The courses of a trace, and so of all that are like it, by the index of the group."""
 
-    def __init__(self, trace: Trace, lives: _Lives) -> None:
+    def __init__(self, trace: Trace, shared: _Lives) -> None:
         slots: Slots = trace.slots
-        self._trace, self._lives = trace, lives
+        self._trace, self._lives = trace, shared
         rows = np.flatnonzero((slots["p2p_sequence"] == 0) & (slots["signature"] < len(trace.signatures)))
         groups = slots["group"][rows]
         if (groups[1:] != groups[:-1]).any():

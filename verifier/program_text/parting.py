@@ -314,9 +314,10 @@ def _told(found: Between, ways: Sequence[Way]) -> Parting:
 
 def _chosen(found: list[Between], ran: Ran, group: Group | None = None) -> Between | None:
     """The fork that explains most: of the user's own code, not left behind earlier, no exit that ranks had just passed,
-    a call of some ranks alone on purpose, not taken at other times, no loop that ranks run alike, on ranks, no loop of
-    which others made no round, the innermost.
+    a call of some ranks alone on purpose, not taken at other times, no loop of which ranks may have left out a round by
+    their rank, no loop that ranks run alike, on ranks, no loop of which others made no round, the innermost.
     """
+    by_rank = any(_leaves_out(one, ran) for one in found)
     for better in (
         _is_own,
         lambda one: not _was_behind(one, ran),
@@ -324,6 +325,7 @@ def _chosen(found: list[Between], ran: Ran, group: Group | None = None) -> Betwe
         lambda one: not _is_run_alike(one, ran),
         lambda one: _calls_by_rank(one, ran, group),
         lambda one: not (one.fork.settled and (_been(one, ran) if one.again else _just_went(one, ran))),
+        lambda one: not (by_rank and one.fork.loop and not _is_by_rank(one)),
         lambda one: _fits(one, ran) and not one.again and not one.fork.alike,
         lambda one: _fits(one, ran) and not one.fork.alike,
         lambda one: _fits(one, ran) and not one.again,
@@ -470,6 +472,11 @@ def _calls_by_rank(one: Between, ran: Ran, group: Group | None) -> bool:
     collective = collective and (side.place is None or side.place.group == group)
     branch = fork.alone and not (fork.loop or fork.leaves or fork.by_round)
     return branch and collective and _is_by_rank(one) and not _been(one, ran)
+
+
+def _leaves_out(one: Between, ran: Ran) -> bool:
+    """True for an exit on the rank by which ranks may have left out a round of a loop, though not every round."""
+    return one.again and one.fork.leaves and _is_own(one) and _is_by_rank(one) and _fits(one, ran)
 
 
 def _was_past(one: Between, ran: Ran) -> bool:

@@ -8,6 +8,9 @@ STEPS_MADE = "steps_made"
 ENDLESS = "endless"
 """The program has gone round on guessed values for long, and was ended: ranks are to run again with known values."""
 
+OTHER_JOB = "other_job"
+"""The script has started a job of another ``size`` at this line, after that of the dry run: it was left out."""
+
 THREAD = "thread"
 """The calls that follow are of the program's thread with this ``number``; 0 is the main thread."""
 

@@ -8,12 +8,16 @@ metadata of another one. The gradients of its outputs have the metadata of its o
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 import torch
 
@@ -78,12 +82,50 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def share_stage_metadata(patches: Patches, metadata: StageMetadata) -> None:
-    """Let pipeline stages use ``metadata``, if those of this torch send each other metadata."""
-    from torch.distributed.pipelining import _utils, stage
+_PACKAGE: Final = "torch.distributed.pipelining"
+_STAGE: Final = f"{_PACKAGE}.stage"
 
-    base: Any = stage.PipelineStage
-    kinds: Any = _utils
+
+def share_stage_metadata(patches: Patches, metadata: StageMetadata) -> None:
+    """Let pipeline stages use ``metadata``, if those of this torch send each other metadata, when they are imported.
+
+    simcoll does not import them: that registers an operator, which the package that they come from registers too.
+    """
+    share = functools.partial(_share, patches, metadata)
+    if _STAGE in sys.modules:
+        share()
+    else:
+        sys.meta_path.insert(0, _Import(share))
+
+
+class _Import:
+    """Finds the module of pipeline stages as Python does, and calls a function when it has been imported."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of that module; None for any other."""
+        if name != _STAGE:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_tell(module: ModuleType) -> None:
+                execute(module)
+                self._then()
+
+            setattr(spec.loader, "exec_module", execute_and_tell)  # noqa: B010  # mypy has methods stay as they are
+        return spec
+
+
+def _share(patches: Patches, metadata: StageMetadata) -> None:
+    base: Any = importlib.import_module(_STAGE).PipelineStage
+    kinds: Any = importlib.import_module(f"{_PACKAGE}._utils")
     if not hasattr(base, "_recv_meta") or not hasattr(kinds, "_StageForwardMeta"):
         return
     send, receive = base._send_meta, base._recv_meta

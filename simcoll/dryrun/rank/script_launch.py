@@ -4,7 +4,8 @@ In a dry run each rank of such a script has a process, in which the script start
 process's own rank runs: the first two call the function here, and a process that declares another rank in
 ``init_process_group`` waits until the own one has ended, as it would in the real run. The rank's end is that of the
 function or process that declared it. What the script makes of its ranks afterwards, such as of results in a queue, is
-no part of a rank: others have put nothing there.
+no part of a rank: others have put nothing there. A script may call ``mp.spawn`` again, for another job: it is followed
+too where it has as many ranks, and left out where it has not.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ import torch.multiprocessing
 from simcoll.backends.engine.outcome import exit_code
 from simcoll.core.patches import Patches
 from simcoll.core.process import stat_of
+from simcoll.core.record import source_document
 from simcoll.core.threads import thread_frames
+from simcoll.dryrun.rank.event_kinds import OTHER_JOB
 from simcoll.errors import ConfigurationError
 from simcoll.recorder.failures import note_uncaught
 from simcoll.recorder.group_creation import declared
+from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.session import active_session
-from simcoll.recorder.source import is_program
+from simcoll.recorder.source import current_source, is_program
 
 _OWN, _ENDED, _CODE, _OTHERS = range(4)
 _LOOK_SECONDS = 0.05
@@ -95,6 +99,14 @@ class ScriptLaunch:
             self._hold = -1
 
 
+class _OtherJobError(BaseException):
+    """The function that ``mp.spawn`` was given belongs to a job of another ``size`` than the one before."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
 class RankOfScript:
     """Follows this rank only of those that its script starts, and checks the rank that the script declares."""
 
@@ -102,6 +114,7 @@ class RankOfScript:
         self.rank, self.world_size = rank, world_size
         self._launch = launch
         self._pid = os.getpid()
+        self._has_place = self._has_followed = False
 
     def install(self, patches: Patches) -> None:
         """Let processes that this one starts have its fake torch.distributed, not a real one."""
@@ -124,9 +137,13 @@ class RankOfScript:
             self._launch.begin_own()
             try:
                 self._followed(fn)(self.rank % nprocs, *args)
+            except _OtherJobError as other:
+                if (recorder := self._recorder()) is not None:
+                    recorder.event(OTHER_JOB, size=other.size, source=source_document(current_source()))
             except SystemExit as end:
                 if end.code:
                     raise
+            self._has_followed = self._has_place
             return None if join else _Ended()
 
         return call
@@ -158,6 +175,8 @@ class RankOfScript:
             code = 0
             try:
                 return program(*args)
+            except _OtherJobError:
+                raise
             except BaseException as error:
                 code = exit_code(error)
                 if os.getpid() != self._pid:
@@ -170,9 +189,12 @@ class RankOfScript:
 
     def _note(self, error: BaseException) -> None:
         """Record the exception that ends the rank, in a process that catches it."""
-        session = active_session() if self._launch.is_own() and not isinstance(error, SystemExit) else None
-        if session is not None and (recorder := session.current_recorder()) is not None:
+        if not isinstance(error, SystemExit) and (recorder := self._recorder()) is not None:
             note_uncaught(recorder, error, error.__traceback__)
+
+    def _recorder(self) -> Recorder | None:
+        session = active_session() if self._launch.is_own() else None
+        return None if session is None else session.current_recorder()
 
     def place(self, given: Mapping[str, Any]) -> tuple[int, int]:
         """The rank and world size that a call of ``init_process_group`` declares, or else the environment.
@@ -186,9 +208,12 @@ class RankOfScript:
             if started and not self._launch.is_own():
                 self._launch.begin_own()
                 self._follow_worker()
+            self._has_place = True
             return number, size
         if started and size == self.world_size:
             self._end_as_other()
+        if self._has_followed and size != self.world_size and not started:
+            raise _OtherJobError(size)
         advice = "have it take both from RANK and WORLD_SIZE"
         if size != self.world_size:
             advice += f", or give --world-size {size}"

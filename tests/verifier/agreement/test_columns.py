@@ -104,6 +104,24 @@ def test_positions_with_one_key_have_the_same_calls(program: list[list[int]]) ->
     assert len(found) == len({tuple(calls) for calls in program if len(set(calls)) > 1})
 
 
+@pytest.mark.parametrize("odd", [None, 1, 3])
+def test_lives_of_a_group_are_compared_by_themselves(odd: int | None) -> None:
+    """A job that makes its group anew, as a black box has it: an entry for each life, whose numbers begin anew."""
+    traces = []
+    for rank in range(3):
+        calls = [0, 2, 3, 2]
+        if rank == 1 and odd is not None:
+            calls[odd] = 1
+        trace = traced(rank, [*zip((1, 2, 1, 2), calls, strict=True)])
+        trace.slots["group"][2:] = 1
+        traces.append(replace(trace, groups=(WORLD, WORLD)))
+    report = judge(traces)
+    assert report.agreed == (4 if odd is None else 3)
+    assert [(one.code, one.sequence, one.culprits) for one in report.findings] == (
+        [] if odd is None else [("SC103", 2, (1,))]
+    )
+
+
 def job(ranks: int, records: int, bug: str) -> list[MemoryTrace]:
     world = Group("0", "default_pg", tuple(range(ranks)))
     traces = []

@@ -408,6 +408,29 @@ def test_ranks_that_come_to_the_same_line_again_left_out_the_call_in_a_round_bef
     assert found == (None if parted is None else (parted[0], {parted[1]: (0, 1), parted[2]: (2,)}))
 
 
+@pytest.mark.parametrize(
+    ("test", "parted"),
+    [
+        ("epoch == 1 and rank == 2", ("if epoch == 1 and rank == 2:", {TOOK: (2,), NOT: (0, 1)})),
+        ("batch.empty", ("for batch in loader:", {"in the loop": (0, 1), "past it": (2,)})),
+    ],
+)
+def test_ranks_that_have_gone_may_have_left_out_a_round_by_their_rank(
+    test: str, parted: tuple[str, dict[str, tuple[int, ...]]], tmp_path: Path
+) -> None:
+    text = f"""
+        def step():
+            for batch in loader:
+                if {test}:
+                    continue
+                reduce(a)  # one
+    """
+    line = at(program(tmp_path, text), "one")
+    ran = Ran(lambda ranks, file, first, last: True)
+    finding = judged(side([0, 1], line), side([2], line, past=True), code="SC702", ran=ran)
+    assert told(finding) == parted
+
+
 def test_ranks_that_came_into_a_block_again_left_out_what_its_end_does_for_others(tmp_path: Path) -> None:
     text = """
         @contextmanager
