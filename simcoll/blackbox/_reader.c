@@ -134,7 +134,8 @@ static PyObject *ring_of(int fd, const uint8_t *page) {
         if (!ends && PyByteArray_Resize(ring, (Py_ssize_t)((done + more) * SLOT)) < 0)
             goto cut;
         uint8_t *data = (uint8_t *)PyByteArray_AsString(ring) + done * SLOT;
-        if (read_at(fd, data, more * SLOT, start + done * SLOT) != more * SLOT)
+        // Of a ring that was written over no course is known.
+        if (read_at(fd, data, more * SLOT, start + done * SLOT) != more * SLOT || (done == 0 && u64(data) != 1))
             goto cut;
         done += more;
         if (!ends && is_blank(data, more * SLOT) && !goes_on(fd, start, done, slots))
@@ -374,8 +375,12 @@ static int take_entries(const Known *known, PyObject *table, PyObject **lists) {
         before += same, left -= same;
         if (entry == NULL && span) {
             PyObject *piece = PyBytes_FromStringAndSize(data + at + 4, span - 4);
-            entry = piece == NULL ? NULL : PyDict_GetItemWithError(known->pieces, piece);
-            Py_XDECREF(piece);
+            if (piece == NULL) {
+                sound = 0;
+                break;
+            }
+            entry = PyDict_GetItemWithError(known->pieces, piece);
+            Py_DECREF(piece);
         }
         Py_ssize_t payload = span ? (Py_ssize_t)u32((const uint8_t *)data + at + ENTRY_SIZE) : 0;
         sound = span && (entry != NULL ? keep_known(entry, lists)

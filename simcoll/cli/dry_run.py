@@ -100,8 +100,10 @@ class _TerminatedError(BaseException):
 @contextmanager
 def _cleans_up_at_sigterm() -> Iterator[None]:
     """Let SIGTERM, such as that of a time limit, end the ranks and remove their files before it ends this process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # it may set no handlers
+    # Another thread may set no handlers; whoever ignores the signal, or handles it outside of Python, goes on to.
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) in (signal.SIG_IGN, None):
+        yield
         return
     own = os.getpid()
 

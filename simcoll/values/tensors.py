@@ -342,9 +342,11 @@ class CallValues:
         both = {"sent": self._sent, "received": self._received}
         return self._noted | {name: side.document() for name, side in both.items() if side is not None}
 
-    @staticmethod
-    def carries(numbers: Mapping[str, object]) -> bool:
-        """True if the numbers of either side tell of a NaN or an infinity."""
+    def carries(self, numbers: Mapping[str, object]) -> bool:
+        """True if the call reduces what a model sends, and the numbers of either side tell of a NaN or an infinity."""
+        law = spec_of(self._call).values
+        if "of_model" not in self._noted or law is None or not law.reduced:
+            return False
         sides = (numbers.get(name) for name in ("sent", "received"))
         return any(side.get(name) for side in sides if isinstance(side, dict) for name in ("nan", "plus", "minus"))
 

@@ -27,11 +27,20 @@ _MOST_LOOKS = 256
 class OutlivedWatch:
     """The weights of one rank that has sent or received what is not finite."""
 
-    def __init__(self, session: Session, choice: Choice, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
-        """``optimizers`` are all that the rank has."""
+    def __init__(
+        self,
+        session: Session,
+        choice: Choice,
+        optimizers: Callable[[], Iterable[Optimizer]],
+        models: Callable[[], Iterable[torch.Tensor]],
+    ) -> None:
+        """``optimizers`` are all that the rank has, ``models`` the parameters of models that the program may step by
+        itself.
+        """
         self._session = session
         self._choice = choice
         self._optimizers = optimizers
+        self._models = models
         self._looks = 0
         self._arrivals: Arrivals[int] = Arrivals()
 
@@ -46,11 +55,11 @@ class OutlivedWatch:
 
     def _look(self) -> None:
         optimizers = [*self._optimizers()]
-        weights = [local_part(one) for optimizer in optimizers for one in _parameters(optimizer)]
+        parameters = [*(one for optimizer in optimizers for one in _parameters(optimizer)), *self._models()]
+        parameters = [*{id(one): one for one in parameters}.values()]
+        weights = [local_part(one) for one in parameters]
         state = [local_part(one) for optimizer in optimizers for one in _state(optimizer)]
-        gradients = [
-            local_part(one.grad) for optimizer in optimizers for one in _parameters(optimizer) if one.grad is not None
-        ]
+        gradients = [local_part(one.grad) for one in parameters if one.grad is not None]
         if not weights or not all(map(_can_be_read, (*weights, *state, *gradients))):
             return
         device = plainly(weights[0]).device

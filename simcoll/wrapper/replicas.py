@@ -168,7 +168,12 @@ class ReplicaWatch:
         self.batches = BatchWatch(session, self._choice)
         self.randoms = RandomWatch(session, self._choice)
         self.discards = DiscardWatch(session, lambda model: _has_optimizer(model.parameters()))
-        self.outlived = OutlivedWatch(session, self._choice, lambda: [*_optimizers.here])
+        self.outlived = OutlivedWatch(
+            session,
+            self._choice,
+            lambda: [*_optimizers.here],
+            lambda: [one for model in self._models.values() for _, one in model.parameters],
+        )
         self._models: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._placed: WeakKeyDictionary[Optimizer, _Placed] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
@@ -391,7 +396,8 @@ class ReplicaWatch:
         stable = _below_what_holds_all([name for name, _ in items])
         forms = [(name, str(one.dtype), tuple(one.shape)) for name, (_, one) in zip(stable, items, strict=True)]
         described = blake2b(repr(forms).encode(), digest_size=8).hexdigest()
-        whole = *key, kind, described
+        # On this rank sets of one form may have other names.
+        whole = *key, kind, described, hash(tuple(name for name, _ in items))
         if whole not in self._sets:
             recorder = self._session.existing_recorder()
             full = len(self._sets) >= _MOST_SETS

@@ -255,6 +255,23 @@ def test_a_later_job_of_another_size_is_left_out(tmp_path: Path) -> None:
     assert report["coverage"]["gaps"] == [f"the job of 2 ranks that {tmp_path}/train.py:16 starts was left out"]
 
 
+def test_a_job_of_another_size_may_end_its_group_whatever_happens(tmp_path: Path) -> None:
+    script = JOBS.replace("    begin(rank=rank, world_size=size)\n", "").replace(
+        "    dist.all_reduce", "    try:\n        begin(rank=rank, world_size=size)\n        dist.all_reduce"
+    )
+    script = script.replace("    dist.destroy", "    finally:\n        dist.destroy")
+    code, report = preflight(tmp_path, script, "--world-size", 4, "SCRIPT", 0)
+    assert (code, report["findings"], report["agreed"]) == (0, [], 2)
+    assert "starts another job, of 2 ranks, which was left out" in notes(report)
+
+
+def test_a_group_of_another_size_after_a_job_is_refused_with_advice(tmp_path: Path) -> None:
+    script = JOBS.replace("for size in (4, 2, 4)", "for size in (4,)") + "    begin(rank=0, world_size=1)\n"
+    preflight(tmp_path, script, "--world-size", 4, "SCRIPT", 0)
+    said = (tmp_path / "out" / "rank00000.log").read_text()
+    assert "ConfigurationError: rank 0: the script says that it is rank 0 of 1, and this is a dry run of 4" in said
+
+
 def test_jobs_of_the_same_size_are_followed(tmp_path: Path) -> None:
     code, report = preflight(tmp_path, JOBS.replace("4, 2, 4", "4, 4"), "--world-size", 4, "SCRIPT", 1)
     assert [(one["code"], one["culprits"]) for one in report["findings"]] == [("SC102", [1])]

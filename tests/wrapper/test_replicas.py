@@ -552,6 +552,26 @@ def test_a_state_is_compared_after_steps_of_two_optimizers() -> None:
     assert "exp_avg of 0.bias is not equal on ranks 0-2 after step 2" in finding.message
 
 
+def test_parts_of_one_form_that_are_trained_in_turn_keep_their_names() -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        parts = nn.ModuleDict({name: nn.Linear(6, 6) for name in ("encoder", "decoder")})
+        model: Any = DistributedDataParallel(nn.Sequential(*parts.values()), find_unused_parameters=True)
+        torch.manual_seed(rank)
+        for step in range(6):
+            for place, part in enumerate(parts.values()):
+                part.requires_grad_(step % 2 == place)
+            optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.01)
+            model(torch.rand(4, 6)).square().mean().backward()
+            optimizer.step()
+            if rank == 1 and step == 2:
+                with torch.no_grad():
+                    model.module[1].weight += 1e-3
+
+    [finding] = findings(program, "threaded")
+    assert "parameter 1.weight is not equal" in finding.message
+
+
 def test_what_stays_different_is_found_however_the_program_steps() -> None:
     def program(rank: int) -> None:
         torch.manual_seed(rank)

@@ -156,6 +156,8 @@ def _last_taken(trace: Trace, call: Call, traces: Mapping[int, Trace]) -> tuple[
     None where a receive that names the sender took it, or where it has sent more.
     """
     slots = trace.slots
+    if trace.dropped_p2p:
+        return None
     same = [number for number, known in enumerate(trace.signatures) if known == call]
     rows = np.flatnonzero((slots["state"] != State.COMPLETED) & np.isin(slots["signature"], same))
     group = trace.groups[int(slots["group"][rows[-1]])] if len(rows) else None
@@ -166,7 +168,7 @@ def _last_taken(trace: Trace, call: Call, traces: Mapping[int, Trace]) -> tuple[
     taken = _messages(trace, group, "recv", call.peer, call.tag)
     done = [record for record in taken if record.state is State.COMPLETED]
     sent = 0 if sender is None else len(_messages(sender, group, "send", place, call.tag))
-    if not done or sent != len(done) or done[-1].call.spelling != _ANY or sender is None:
+    if not done or sent != len(done) or done[-1].call.spelling != _ANY or sender is None or sender.dropped_p2p:
         return None
     return sender.rank, done[-1].source
 

@@ -140,8 +140,8 @@ def _failed_in(job: Job, wait: Wait, ranks: Collection[int]) -> set[int]:
     for rank in ranks:
         trace = job.traces.get(rank)
         if trace is not None and wait.group in trace.groups:
-            slots, group = trace.slots, trace.groups.index(wait.group)
-            there = (slots["group"] == group) & (slots["sequence"] == wait.record.sequence)
+            slots, lives = trace.slots, [index for index, group in enumerate(trace.groups) if group == wait.group]
+            there = (slots["group"] == lives[-1]) & (slots["sequence"] == wait.record.sequence)
             if bool((there & (slots["p2p_sequence"] == 0) & (slots["state"] == State.FAILED)).any()):
                 found.add(rank)
     return found

@@ -263,7 +263,9 @@ def _kept_by_the_odd_one(job: Job, wait: ReportedWait) -> bool:
     there = (one.finding for one in job.mismatches)
     odd = {rank for one in there if (one.group, one.sequence) == (wait.group, wait.sequence) for rank in one.culprits}
     groups = [groups_of_open_calls(job.traces[rank]) for rank in wait.missing if rank in job.traces]
-    return bool(odd) and all(any(odd.intersection(ranks) for ranks in of - {wait.group.ranks}) for of in groups)
+    return bool(odd and groups) and all(
+        any(odd.intersection(ranks) for ranks in of - {wait.group.ranks}) for of in groups
+    )
 
 
 def _lines(finding: Finding) -> set[tuple[str, int]]:

@@ -149,7 +149,7 @@ class _Meant:
         for line, one in _senders(values):
             last, usual = self._followed.get(line, (-1, frozenset()))
             after = self._following.get((values.group.ranks[one.group_rank], place))
-            if last < place or after is None or after in usual:
+            if last < place or after is None or not usual or after in usual:
                 return False
         return True
 
@@ -179,10 +179,10 @@ class _Meant:
         return found
 
     def _goes_nowhere(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
-        """True if the line of a call is finite again on its rank, and no other has sent anything else in between."""
+        """True if the next call of a line is finite on its rank, and no other call has sent any else until then."""
         until = self.search_ends(place, values, one)
-        between = (bad for suspects in self._suspects[place:until] for bad in suspects)
-        return until >= 0 and all(bad.record.source == one.record.source and not _nan(bad) for bad in between)
+        here = (bad.record.source == one.record.source and not _nan(bad) for bad in self._suspects[place])
+        return until >= 0 and all(here) and not any(self._suspects[place + 1 : until])
 
     def search_ends(self, place: int, values: CollectiveValues, one: RankValues) -> int:
         """The place at which the line of a call is finite again on its rank; -1 if it is not."""

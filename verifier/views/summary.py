@@ -356,10 +356,15 @@ def progress_of(traces: Sequence[Trace]) -> tuple[Progress, ...]:
         known = alike.get(trace.alike) if trace.alike else None
         if known is None:
             known = alike[trace.alike] = _finished(trace.slots)
+        # A black box has an entry for each life of a group, in order; a dump has one for all.
+        mine: dict[tuple[str, tuple[int, ...]], _Part] = {}
         for index, finished, begun in known:
             if index < len(trace.groups):
-                group = trace.groups[index]
-                parts.setdefault((group.name, group.ranks), []).append(_Part(trace, index, finished, begun))
+                key = trace.groups[index].name, trace.groups[index].ranks
+                earlier = mine[key].lives if key in mine else 0
+                mine[key] = _Part(trace, index, finished, earlier + begun)
+        for key, part in mine.items():
+            parts.setdefault(key, []).append(part)
     recorded = {trace.rank for trace in traces}
     kinds: dict[tuple[str, int], _OneKind] = {}
     for members in parts.values():

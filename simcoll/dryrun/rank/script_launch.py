@@ -107,6 +107,13 @@ class _OtherJobError(BaseException):
         self.size = size
 
 
+def _other_job_behind(error: BaseException | None) -> _OtherJobError | None:
+    """The sign of another job in an exception, or in those that it took the place of, as in a program's ``finally``."""
+    while error is not None and not isinstance(error, _OtherJobError):
+        error = error.__context__
+    return error
+
+
 class RankOfScript:
     """Follows this rank only of those that its script starts, and checks the rank that the script declares."""
 
@@ -114,7 +121,7 @@ class RankOfScript:
         self.rank, self.world_size = rank, world_size
         self._launch = launch
         self._pid = os.getpid()
-        self._has_place = self._has_followed = False
+        self._has_place = self._has_followed = self._spawns = False
 
     def install(self, patches: Patches) -> None:
         """Let processes that this one starts have its fake torch.distributed, not a real one."""
@@ -135,14 +142,17 @@ class RankOfScript:
             fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any
         ) -> Any:
             self._launch.begin_own()
+            self._spawns = True
             try:
                 self._followed(fn)(self.rank % nprocs, *args)
-            except _OtherJobError as other:
-                if (recorder := self._recorder()) is not None:
-                    recorder.event(OTHER_JOB, size=other.size, source=source_document(current_source()))
-            except SystemExit as end:
-                if end.code:
+            except BaseException as error:
+                other = _other_job_behind(error)
+                if other is None and not (isinstance(error, SystemExit) and not error.code):
                     raise
+                if other is not None and (recorder := self._recorder()) is not None:
+                    recorder.event(OTHER_JOB, size=other.size, source=source_document(current_source()))
+            finally:
+                self._spawns = False
             self._has_followed = self._has_place
             return None if join else _Ended()
 
@@ -175,12 +185,11 @@ class RankOfScript:
             code = 0
             try:
                 return program(*args)
-            except _OtherJobError:
-                raise
             except BaseException as error:
-                code = exit_code(error)
-                if os.getpid() != self._pid:
-                    self._note(error)
+                if _other_job_behind(error) is None:
+                    code = exit_code(error)
+                    if os.getpid() != self._pid:
+                        self._note(error)
                 raise
             finally:
                 self._launch.end_own(code)
@@ -212,7 +221,7 @@ class RankOfScript:
             return number, size
         if started and size == self.world_size:
             self._end_as_other()
-        if self._has_followed and size != self.world_size and not started:
+        if self._has_followed and self._spawns and size != self.world_size and not started:
             raise _OtherJobError(size)
         advice = "have it take both from RANK and WORLD_SIZE"
         if size != self.world_size:

@@ -389,6 +389,29 @@ def gradients_that_are_mended_at_the_end(rank: int) -> None:
     gradients_that_are_mended(rank, bad=(4, 5))
 
 
+def masks_before_gradients_that_are_mended(rank: int) -> None:
+    """Weights are looked at a limited number of times, and only after gradients that were not finite."""
+    for _ in range(300):
+        dist.all_reduce(torch.full((9,), -INFINITE))
+    gradients_that_are_mended(rank)
+
+
+def own_steps_beside_an_optimizer(rank: int) -> None:
+    """The weights of a model that the program steps itself take NaN in; those of the optimizer do not."""
+    model: Any = DistributedDataParallel(Net())
+    other = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+    for step in range(5):
+        model(torch.ones(4, 6) * (rank + step) * (NAN if step == 2 else 1.0)).square().mean().backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= 0.01 * weight.grad
+                weight.grad = None
+        optimizer.zero_grad()
+        other(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+
 def padding_that_is_sent_once(rank: int) -> None:
     """Each rank reads what the others have filled, and no more of it."""
     sent = torch.full((RANKS, 8), NAN if rank == 1 else 0.0)
@@ -444,6 +467,7 @@ def a_buffer_that_nobody_has_set(rank: int) -> None:
 CORRECT = [
     a_buffer_that_the_first_batch_sets,
     a_buffer_that_nobody_has_set,
+    masks_before_gradients_that_are_mended,
     metric_at_the_end,
     only_evaluation,
     metric_for_the_first_rank,
@@ -554,6 +578,14 @@ def activations(rank: int) -> None:
     dist.all_reduce(weight.grad)
     dist.all_reduce(torch.ones(2))
     dist.all_reduce(weight.sum().detach())
+
+
+def metric_of_two_epochs(rank: int) -> None:
+    """Nobody looks at it: the next call is the next epoch's."""
+    model = DistributedDataParallel(Net())
+    for epoch in range(2):
+        steps(rank, model)
+        dist.all_reduce(torch.full((1,), NAN if rank == 1 and epoch == 0 else 1.0))
 
 
 def metric_that_is_added_up(rank: int) -> None:
@@ -759,6 +791,8 @@ FAULTY = [
     (buffers_that_the_model_uses, (), (0,)),
     (weights_of_a_sharded_model, (), (1,)),
     (activations, ("all_gather",), (1,)),
+    (own_steps_beside_an_optimizer, ("all_reduce",), ()),
+    (metric_of_two_epochs, ("all_reduce",), (1,)),
     (metric_that_is_added_up, ("all_gather",), (1,)),
     (gradients_in_a_backward_pass, ("all_gather",), (1,)),
     (tokens_of_experts, (), (1,)),

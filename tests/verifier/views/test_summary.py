@@ -143,6 +143,17 @@ def test_a_group_made_anew_counts_from_its_last_life() -> None:
     assert progress_of(job([group(0, 1)], calls))[0].least is None
 
 
+def test_a_life_that_has_an_entry_of_its_own_counts_alone() -> None:
+    """A black box has an entry for each life, a dump one for all."""
+    traces = []
+    for trace in job([group(0, 1)], {rank: [call(1), *(call(n) for n in range(1, 4 + rank))] for rank in (0, 1)}):
+        trace.slots["group"][1:] = 1
+        traces.append(replace(trace, groups=trace.groups * 2))
+    (progress,) = progress_of(traces)
+    assert progress.least is not None
+    assert progress.least.sequence == 3
+
+
 def test_nothing_recorded_has_no_summary() -> None:
     assert judge([], LaunchOutcome({0: RankExit(1, 0)})).summary is None
     assert summary_of(job([], {0: []})).places[0].activity is Activity.UNSEEN
