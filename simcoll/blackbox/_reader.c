@@ -141,6 +141,12 @@ static PyObject *ring_of(int fd, const uint8_t *page) {
         if (!ends && is_blank(data, more * SLOT) && !goes_on(fd, start, done, slots))
             break;
     }
+    // File systems tell of holes by other pages, or not at all: without slots behind the last that has an index.
+    const char *data = ring == NULL ? NULL : PyByteArray_AsString(ring);
+    while (done > 0 && u64((const uint8_t *)data + (done - 1) * SLOT) == 0)
+        done--;
+    if (ring != NULL && (done == 0 || PyByteArray_Resize(ring, (Py_ssize_t)(done * SLOT)) < 0))
+        goto cut;
     return ring;
 cut:
     Py_DECREF(ring);

@@ -104,6 +104,9 @@ class Course:
 def read_ring(fd: int, header: Header, courses: dict[object, Course]) -> RingRecords:
     """Read a ring; ``courses`` holds those of files read before, and takes in this one's."""
     ring, capacity = _written(fd, header), header.slot_count
+    # File systems tell of holes by other pages, or not at all.
+    filled = np.flatnonzero(ring["index"])
+    ring = ring[: int(filled[-1]) + 1 if len(filled) else 0]
     if not len(ring):
         return RingRecords(ring, 0, 0)
     # One course of each outline is kept: a ring that is none of the same calls is examined by itself.

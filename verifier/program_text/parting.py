@@ -201,15 +201,15 @@ def _parting(
 def _by_rank(ways: Sequence[Way], *, heads: bool, skipped: bool) -> Parting | None:
     """The comparison with the rank behind what the ranks use at their lines, if it tells the sides apart exactly.
 
-    ``heads``: or behind what the heads of the statements around these lines use. What a call takes is not asked where
-    others ``skipped`` it.
+    ``heads``: or behind what the heads of the statements around these lines use. What a call takes, or what goes on in
+    a function that the line enters, is not asked where others ``skipped`` the call.
     """
     inner = [(frame, way.frames[place + 1 :]) for way in ways for place, frame in [*enumerate(way.frames)][::-1]]
     for frame, entered in ((frame, entered) for frame, entered in inner if kind_of(frame.file) == OWN):
         text, function = text_of(frame.file), function_of(frame)
         if text is None or function is None:
             continue
-        name, own = entered[0].function if entered else "", bool(entered) or not skipped
+        name, own = entered[0].function if entered and skipped else "", bool(entered) or not skipped
         for words, comparison in comparisons_behind(text, function, frame.line, heads=heads, own=own, entered=name):
             found = {known: [way.side.ranks for way in ways if _all(comparison, way, known)] for known in (True, False)}
             if all(found.values()) and len(found[True]) + len(found[False]) == len(ways):

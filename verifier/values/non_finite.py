@@ -182,7 +182,13 @@ class _Meant:
         """True if the next call of a line is finite on its rank, and no other call has sent any else until then."""
         until = self.search_ends(place, values, one)
         here = (bad.record.source == one.record.source and not _nan(bad) for bad in self._suspects[place])
-        return until >= 0 and all(here) and not any(self._suspects[place + 1 : until])
+        after = bisect_right(self._bad, place)
+        return until >= 0 and all(here) and (after == len(self._bad) or self._bad[after] >= until)
+
+    @functools.cached_property
+    def _bad(self) -> list[int]:
+        """The places of calls that sent values which are not finite."""
+        return [place for place, bad in enumerate(self._suspects) if bad]
 
     def search_ends(self, place: int, values: CollectiveValues, one: RankValues) -> int:
         """The place at which the line of a call is finite again on its rank; -1 if it is not."""
