@@ -8,7 +8,7 @@ begins. Who clears what is clear already, with no training pass in between, thro
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -142,13 +142,18 @@ class _Versions:
     def of(cls, optimizer: Optimizer) -> _Versions:
         """Those of now."""
         with apart():
-            parameters = [one for group in optimizer.param_groups for one in group["params"]]
+            parameters = [*parameters_of(optimizer)]
             gradients = any(one.grad is not None for one in parameters)
             try:
                 return cls(sum(one._version for one in parameters), gradients)
             except RuntimeError:
                 # One of inference mode has no versions.
                 return cls(None, gradients)
+
+
+def parameters_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """The parameters of all groups of an optimizer."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _wrapped(holder: Any) -> Any:

@@ -19,6 +19,7 @@ from simcoll.recorder.session import Session
 from simcoll.values.choice import Choice
 from simcoll.values.clearings import clearings
 from simcoll.values.contents import Arrivals, HostCopy, apart, is_plain, plainly
+from simcoll.wrapper.discards import parameters_of
 from simcoll.wrapper.dtensors import local_part
 
 _MOST_LOOKS = 256
@@ -55,7 +56,7 @@ class OutlivedWatch:
 
     def _look(self) -> None:
         optimizers = [*self._optimizers()]
-        parameters = [*(one for optimizer in optimizers for one in _parameters(optimizer)), *self._models()]
+        parameters = [*(one for optimizer in optimizers for one in parameters_of(optimizer)), *self._models()]
         parameters = [*{id(one): one for one in parameters}.values()]
         weights = [local_part(one) for one in parameters]
         state = [local_part(one) for optimizer in optimizers for one in _state(optimizer)]
@@ -85,10 +86,6 @@ class OutlivedWatch:
             clearings.here.carried = True
         elif recorder is not None:
             recorder.event("outlived", until=until, finite=weights)
-
-
-def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _state(optimizer: Optimizer) -> Iterator[torch.Tensor]:

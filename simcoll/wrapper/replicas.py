@@ -15,7 +15,7 @@ import functools
 import gc
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import takewhile
@@ -46,7 +46,7 @@ from simcoll.values.folding import STEPPED, folded
 from simcoll.values.guard import Guard
 from simcoll.wrapper.batches import BatchWatch, Ranks, ranks_of_ddp, watch_fsdp
 from simcoll.wrapper.buckets import Buckets, forget_assignment, watch_assignment
-from simcoll.wrapper.discards import DiscardWatch, Holder, can_be_followed, watch_clearing
+from simcoll.wrapper.discards import DiscardWatch, Holder, can_be_followed, parameters_of, watch_clearing
 from simcoll.wrapper.dtensors import dtensor, holders, local_part, watch_conversions
 from simcoll.wrapper.outlived import OutlivedWatch
 from simcoll.wrapper.process_group import calls_made, is_recorded
@@ -293,7 +293,7 @@ class ReplicaWatch:
             return
         if self._known.get(optimizer) != len(self._models):
             self._known[optimizer] = len(self._models)
-            mine = {id(parameter) for parameter in _parameters(optimizer)}
+            mine = {id(parameter) for parameter in parameters_of(optimizer)}
             for model in self._models.values():
                 if any(id(parameter) in mine for _, parameter in model.parameters):
                     model.optimizers[optimizer] = None
@@ -338,7 +338,7 @@ class ReplicaWatch:
         return placed if placed.sets else None
 
     def _place(self, optimizer: Optimizer, kind: type) -> _Placed:
-        parameters: list[Any] = [one for one in _parameters(optimizer) if isinstance(one, kind)]
+        parameters: list[Any] = [one for one in parameters_of(optimizer) if isinstance(one, kind)]
         found: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for one in parameters:
             ranks = holders(one.device_mesh, one.placements)
@@ -346,7 +346,7 @@ class ReplicaWatch:
                 found.setdefault(ranks, []).append(one)
         owners = _modules_of(parameters) if found else []
         names = {id(one): name for module in owners for name, one in module.named_parameters()}
-        places = {id(one): place for place, one in enumerate(_parameters(optimizer))}
+        places = {id(one): place for place, one in enumerate(parameters_of(optimizer))}
         sets = {
             ranks: tuple((names.get(id(one), f"parameter {places[id(one)]}"), one) for one in same)
             for ranks, same in found.items()
@@ -605,11 +605,7 @@ def _averaged(state: Any) -> set[int]:
 def _has_optimizer(parameters: Iterable[torch.Tensor]) -> bool:
     """True if this rank has an optimizer of any of these parameters."""
     mine = {*map(id, parameters)}
-    return any(id(one) in mine for optimizer in _optimizers.here for one in _parameters(optimizer))
-
-
-def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return any(id(one) in mine for optimizer in _optimizers.here for one in parameters_of(optimizer))
 
 
 def _count(optimizer: Optimizer) -> int:
@@ -619,7 +615,7 @@ def _count(optimizer: Optimizer) -> int:
 def _state(optimizer: Optimizer, names: Mapping[int, str]) -> list[Named]:
     """The tensors of an optimizer's state that are shaped, and placed, as their parameters."""
     found = []
-    for parameter in _parameters(optimizer):
+    for parameter in parameters_of(optimizer):
         if id(parameter) not in names:
             continue
         for key, value in sorted(optimizer.state.get(parameter, {}).items(), key=lambda item: str(item[0])):
