@@ -355,7 +355,7 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     wrapped = {(group.name, group.ranks) for group in dropped}
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     words, found = Words(unknown), dict[object, GroupColumns]()
-    courses, shared, statements = dict[object, _Courses](), _Lives(), _Statements(words)
+    courses, shared, statements = dict[object, _Courses](), _SharedCourses(), _Statements(words)
     alike: dict[object, list[tuple[GroupColumns, Part]]] = {}
     for trace in traces:
         rank, key = trace.rank, course_key(trace)
@@ -410,9 +410,9 @@ _CALL = np.dtype([(name, "<u4") for name in ("sequence", "signature", "source")]
 class _Courses:
     """The courses of a trace, and so of all that are like it, by the index of the group."""
 
-    def __init__(self, trace: Trace, shared: _Lives) -> None:
+    def __init__(self, trace: Trace, shared: _SharedCourses) -> None:
         slots: Slots = trace.slots
-        self._trace, self._lives = trace, shared
+        self._trace, self._shared = trace, shared
         rows = np.flatnonzero((slots["p2p_sequence"] == 0) & (slots["signature"] < len(trace.signatures)))
         groups = slots["group"][rows]
         if (groups[1:] != groups[:-1]).any():
@@ -438,14 +438,14 @@ class _Courses:
                 rows, calls = self._of[index]
                 # Of one group no other rank's calls are these, or it would be alike.
                 whole = len(self._of) == 1
-                found = self._lives.of(
+                found = self._shared.of(
                     self._trace, calls, course_key(self._trace) if whole else None, from_end=from_end
                 )
                 self._found[key] = [(one, rows[one.places]) for one in found]
         return self._found[key]
 
 
-class _Lives:
+class _SharedCourses:
     """The courses of groups by what ranks recorded of them."""
 
     def __init__(self) -> None:
@@ -458,8 +458,8 @@ class _Lives:
         """
         key = known or fingerprint(calls), from_end, id(trace.signatures), id(trace.sources)
         if key not in self._found:
-            lives = _by_life(calls["sequence"], from_end=from_end)
-            found = (self._course(trace, calls, life, places) for life, places in lives)
+            parts = _by_life(calls["sequence"], from_end=from_end)
+            found = (self._course(trace, calls, life, places) for life, places in parts)
             self._found[key] = [one for one in found if one is not None]
         return self._found[key]
 
