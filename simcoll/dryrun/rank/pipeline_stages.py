@@ -110,13 +110,12 @@ class _Import:
         """The spec of that module; None for any other."""
         if name != _STAGE:
             return None
+        sys.meta_path.remove(self)
         spec = PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_tell(module: ModuleType) -> None:
-                if self in sys.meta_path:  # a program may have asked for the spec without importing it
-                    sys.meta_path.remove(self)
                 execute(module)
                 self._then()
 

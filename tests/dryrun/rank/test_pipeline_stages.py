@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,20 +57,3 @@ def test_a_rank_runs_as_long_as_it_holds_its_log(tmp_path: Path) -> None:
         fcntl.flock(log, fcntl.LOCK_EX)
         assert main._is_running(dry_run, 3)
     assert not main._is_running(dry_run, 3)
-
-
-def test_a_program_may_ask_for_the_stages_before_it_imports_them(tmp_path: Path) -> None:
-    code = """
-import importlib.util, sys
-from pathlib import Path
-from simcoll.core.patches import Patches
-from simcoll.dryrun.rank.pipeline_stages import StageMetadata, share_stage_metadata
-
-with Patches() as patches:
-    share_stage_metadata(patches, StageMetadata(Path(sys.argv[1]), 0, lambda rank: False))
-    assert importlib.util.find_spec("torch.distributed.pipelining.stage")
-    from torch.distributed.pipelining.stage import PipelineStage
-    print(Path(PipelineStage._send_meta.__code__.co_filename).stem)
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "pipeline_stages\n", done.stderr
