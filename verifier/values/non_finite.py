@@ -354,32 +354,40 @@ def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int
 
     NaNs of weights, activations and gradients reach a reduction soon: the next call of its line has them. Where that is
     so nothing is excused. Results that the program gathers, and short ones that it broadcasts, need no other evidence.
-    At all other lines NaNs have to be sent more than once, and finite floats to be reduced afterwards. What a model
-    broadcasts, its weights and buffers, has numbers, unless it had none from the first such broadcast on, or has them
-    in the last ones: a buffer that holds NaN until it is set. A part for each rank, which may be padded, may also be
-    sent once, if the next floats that each rank of the group reduces, or gathers by itself, are finite.
+    At all other lines NaNs have to be sent more than once, and finite floats to be reduced afterwards; or in the line's
+    only call, if afterwards no reduction has any, and models of all its ranks are trained. What a model broadcasts, its
+    weights and buffers, has numbers, unless it had none from the first such broadcast on, or has them in the last ones:
+    a buffer that holds NaN until it is set. A part for each rank, which may be padded, may also be sent once, if the
+    next floats that each rank of the group reduces, or gathers by itself, are finite.
     """
     first, times = _first_sent(calls, broken)
+    made = Counter(line for values in calls for line, _ in _senders(values)) if first else Counter()
     unset = _unset(calls, broken)
     last: dict[_Line, bool] = {}
     found: set[_Line] = set()
     spread: set[_Line] = set()
     next_finite: dict[int, bool] = {}
-    whole = False
+    whole, lost = False, False
+    trained: set[int] = set()
     for place, values in reversed([*enumerate(calls)]):
         if values.reduced:
             bad = broken[place]
             for line, one in _senders(values):
                 (spread.add if one.group_rank in bad else spread.discard)(line)
             whole |= not bad and _adds_floats(values)
+            lost |= bool(bad)
+            if not bad and _adds_floats(values) and all(one.of_model for one in values.ranks):
+                trained.update(values.group.ranks)
         elif not spread and place in first:
             unread = all(next_finite.get(rank, False) for rank in values.group.ranks)
+            unused = not lost and trained.issuperset(values.group.ranks)
             found |= {
                 line
                 for line, one in first[place]
                 if _is_result(one)
                 or (unread and _is_in_parts(one))
                 or (whole and (line in unset or _is_set(line, last) if _is_weights(one) else times[line] > 1))
+                or (unused and not one.of_model and made[line] == 1)
             }
         for line, one in _senders(values) if not values.reduced else ():
             if _is_weights(one):
