@@ -5,7 +5,7 @@ Infinities and NaNs are often intended. These are not reported:
 * infinities in a minimum or a maximum, of which they are the neutral elements;
 * infinities that are only moved (masks, tables of logarithms);
 * NaNs that stand for missing numbers: that are only moved, and without which later reductions go on
-  (:func:`_missing_numbers`);
+  (:func:`_missing_numbers`); in a sample, which may not have seen these, NaNs that no later reduction carries;
 * infinities of one sign, as many from every rank, without NaNs: a mask; or from one rank in all calls of a line, after
   the first of which the next sum is finite (:func:`_masks`); in a sample, which may miss these, infinities of one sign
   unless NaNs, or those of another line, follow;
@@ -107,7 +107,8 @@ class _Meant:
     def is_intended(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
         """True if the NaNs that a rank sent stand for missing numbers, or its infinities are a mask."""
         if not values.reduced:
-            return _line(values.group, one) in self._missing
+            unseen = one.sampled and not one.of_model and self._last_sum < place
+            return unseen or _line(values.group, one) in self._missing
         if _line(values.group, one) in self._masks or _kind(values.group, one) in self._masks_of_all_sizes:
             return True
         if _is_one_of_few(one) and self._goes_nowhere(place, values, one):
@@ -225,6 +226,12 @@ class _Meant:
         """The place of the last call of each line that sent NaNs (true), or only infinities."""
         sent = ((one, place) for place, bad in enumerate(self._suspects) for one in bad)
         return {(one.record.source, one.sent is not None and one.sent.nan > 0): place for one, place in sent}
+
+    @functools.cached_property
+    def _last_sum(self) -> int:
+        """The place of the last reduction to which a rank sent NaN, or -1."""
+        sums = (place for place, bad in enumerate(self._suspects) if self._calls[place].reduced and any(map(_nan, bad)))
+        return max(sums, default=-1)
 
     @functools.cached_property
     def _unused(self) -> dict[_Line, _Search]:

@@ -5,6 +5,7 @@ weights, activations or gradients they are in are not.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -942,14 +943,31 @@ def numbers_of_two_ranks(rank: int) -> None:
     dist.all_reduce(torch.full((4,), NAN if rank else 1.0))
 
 
+def holes(rank: int, spread: bool = False) -> None:
+    """Nobody knows of a sum that comes later."""
+    rows = torch.empty(12)
+    dist.scatter(rows, [torch.full((12,), NAN)] * RANKS if rank == 0 else None)
+    if spread:
+        dist.all_reduce(rows)
+
+
 @pytest.mark.parametrize(
     ("program", "culprits"),
-    [(a_mask, []), (an_infinity_that_spreads, [(0,)]), (numbers_of_two_ranks, [()])],
+    [
+        (a_mask, []),
+        (an_infinity_that_spreads, [(0,)]),
+        (numbers_of_two_ranks, [()]),
+        (holes, []),
+        (partial(holes, spread=True), [(0,)]),
+        (weights_of_an_optimizer, [(1,)]),
+    ],
 )
 def test_in_a_sample(
     program: Callable[[int], object], culprits: Sequence[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a sample nobody knows what came before: of several ranks none is named, and an infinity has to spread."""
+    """Of a sample nobody knows what came before, or comes then: of several ranks none is named, and infinities, and
+    NaNs that are only moved, have to spread.
+    """
     monkeypatch.setattr(Choice, "leaves_out", lambda *_: True)
     assert [one.culprits for one in found(program)] == culprits
 
