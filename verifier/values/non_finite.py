@@ -24,7 +24,7 @@ Infinities and NaNs are often intended. These are not reported:
   maximum of one float, as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile:
   after at most ``_RECOVERING`` such rounds of the line, or ``_SEARCHING`` where it has been so from its first call on
   and all ranks overflow in all but ``_RECOVERING`` of them. A round ends where the scaler looks at the gradients, which
-  the ranks write down; without a scaler each call is one.
+  the ranks write down; without a scaler, or with one that never looks between a rank's calls, each call is one.
 """
 
 from __future__ import annotations
@@ -497,7 +497,12 @@ class _Search:
 
 
 def _rounds(calls: Sequence[CollectiveValues], suspects: _Suspects) -> dict[_Line, list[_Round]]:
-    """The rounds of each line."""
+    """The rounds of each line. A scaler that has ended none between a rank's calls may not be in use."""
+    ended: dict[int, set[int]] = {}
+    for values in calls:
+        for one in values.ranks:
+            if one.scaling is not None:
+                ended.setdefault(values.group.ranks[one.group_rank], set()).add(one.scaling)
     rounds: dict[_Line, list[_Round]] = {}
     for place, values in enumerate(calls):
         bad = {one.group_rank for one in suspects[place]}
@@ -506,8 +511,9 @@ def _rounds(calls: Sequence[CollectiveValues], suspects: _Suspects) -> dict[_Lin
             if one.sent is None:
                 continue
             of_line = rounds.setdefault(_line(values.group, one), [])
-            if one.scaling is None or not of_line or of_line[-1].scaling != one.scaling:
-                of_line.append(_Round(one.scaling, place))
+            scaling = one.scaling if len(ended.get(values.group.ranks[one.group_rank], ())) > 1 else None
+            if scaling is None or not of_line or of_line[-1].scaling != scaling:
+                of_line.append(_Round(scaling, place))
             current = of_line[-1]
             current.last = place
             current.finite &= one.group_rank not in bad
