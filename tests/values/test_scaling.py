@@ -53,6 +53,48 @@ def test_nan_that_stays_is_found_beside_a_scaler(scale: float, first: int) -> No
     assert (finding.code, finding.culprits) == ("SC901", (1,))
 
 
+@pytest.mark.parametrize("scales", [True, False])
+def test_a_scaler_that_never_looks_explains_nothing(scales: bool) -> None:
+    """The optimizer makes every step itself, whether or not the loss is scaled."""
+
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(16, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for step in range(6):
+            batch = torch.full((8, 16), INFINITE if (rank, step) == (1, 2) else rank + 1.0)
+            loss = model(batch).square().sum()
+            optimizer.zero_grad()
+            (scaler.scale(loss) if scales else loss).backward()
+            optimizer.step()
+
+    [finding] = try_ranks(2, program, backend="threaded", values="all").report.findings
+    assert (finding.code, finding.culprits) == ("SC901", (1,))
+
+
+def test_what_a_step_has_used_is_found_after_a_scaler_was_in_use() -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(16, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for step in range(8):
+            batch = torch.full((8, 16), INFINITE if (rank, step) == (1, 5) else rank + 1.0)
+            loss = model(batch).square().sum()
+            optimizer.zero_grad()
+            if step < 3:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                loss.backward()
+                optimizer.step()
+
+    [finding] = try_ranks(2, program, backend="threaded", values="all").report.findings
+    assert (finding.code, finding.culprits) == ("SC901", (1,))
+
+
 class OwnScaler(torch.amp.GradScaler):
     """A scaler with an update of its own, like that of FSDP, which does not call torch's."""
 

@@ -58,6 +58,10 @@ class Discards:
             )
         )
 
+    def used(self, values: CollectiveValues) -> bool:
+        """True if the weights of a rank were not finite when it looked at them after a step that followed a call."""
+        return any(self._look(values.group.ranks[one.group_rank], one.cleared) is False for one in values.ranks)
+
     def _look(self, rank: int, cleared: int) -> bool | None:
         """What the first look after a call has shown; None if there was none."""
         looks = self.looks.get(rank, ())

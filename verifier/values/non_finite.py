@@ -5,7 +5,7 @@ Infinities and NaNs are often intended. These are not reported:
 * infinities in a minimum or a maximum, of which they are the neutral elements;
 * infinities that are only moved (masks, tables of logarithms);
 * NaNs that stand for missing numbers: that are only moved, and without which later reductions go on
-  (:func:`_missing_numbers`);
+  (:func:`_missing_numbers`); in a sample, which may not have seen these, NaNs that no later reduction carries;
 * infinities of one sign, as many from every rank, without NaNs: a mask; or from one rank in all calls of a line, after
   the first of which the next sum is finite (:func:`_masks`); in a sample, which may miss these, infinities of one sign
   unless NaNs, or those of another line, follow;
@@ -24,7 +24,8 @@ Infinities and NaNs are often intended. These are not reported:
   maximum of one float, as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile:
   after at most ``_RECOVERING`` such rounds of the line, or ``_SEARCHING`` where it has been so from its first call on
   and all ranks overflow in all but ``_RECOVERING`` of them. A round ends where the scaler looks at the gradients, which
-  the ranks write down; without a scaler each call is one.
+  the ranks write down; without a scaler, or with one that never looks between a rank's calls, each call is one. What
+  is in the weights after the next step is none of the search.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class _Meant:
     def is_intended(self, place: int, values: CollectiveValues, one: RankValues) -> bool:
         """True if the NaNs that a rank sent stand for missing numbers, or its infinities are a mask."""
         if not values.reduced:
-            return _line(values.group, one) in self._missing
+            unseen = one.sampled and not one.of_model and self._last_sum < place
+            return unseen or _line(values.group, one) in self._missing
         if _line(values.group, one) in self._masks or _kind(values.group, one) in self._masks_of_all_sizes:
             return True
         if _is_one_of_few(one) and self._goes_nowhere(place, values, one):
@@ -120,7 +122,8 @@ class _Meant:
         """
         line = _line(values.group, one)
         search, unused = self._searches.get(line), self._unused.get(line)
-        if search is not None and search.explains(place):
+        used = all(one.of_model for one in values.ranks) and self._discards.used(values)
+        if search is not None and search.explains(place) and not used:
             return True
         if unused is not None and unused.explains(place) and self._discards.span(values) is not None:
             return True
@@ -225,6 +228,12 @@ class _Meant:
         """The place of the last call of each line that sent NaNs (true), or only infinities."""
         sent = ((one, place) for place, bad in enumerate(self._suspects) for one in bad)
         return {(one.record.source, one.sent is not None and one.sent.nan > 0): place for one, place in sent}
+
+    @functools.cached_property
+    def _last_sum(self) -> int:
+        """The place of the last reduction to which a rank sent NaN, or -1."""
+        sums = (place for place, bad in enumerate(self._suspects) if self._calls[place].reduced and any(map(_nan, bad)))
+        return max(sums, default=-1)
 
     @functools.cached_property
     def _unused(self) -> dict[_Line, _Search]:
@@ -354,32 +363,40 @@ def _missing_numbers(calls: Sequence[CollectiveValues], broken: Sequence[set[int
 
     NaNs of weights, activations and gradients reach a reduction soon: the next call of its line has them. Where that is
     so nothing is excused. Results that the program gathers, and short ones that it broadcasts, need no other evidence.
-    At all other lines NaNs have to be sent more than once, and finite floats to be reduced afterwards. What a model
-    broadcasts, its weights and buffers, has numbers, unless it had none from the first such broadcast on, or has them
-    in the last ones: a buffer that holds NaN until it is set. A part for each rank, which may be padded, may also be
-    sent once, if the next floats that each rank of the group reduces, or gathers by itself, are finite.
+    At all other lines NaNs have to be sent more than once, and finite floats to be reduced afterwards; or in the line's
+    only call, if afterwards no reduction has any, and models of all its ranks are trained. What a model broadcasts, its
+    weights and buffers, has numbers, unless it had none from the first such broadcast on, or has them in the last ones:
+    a buffer that holds NaN until it is set. A part for each rank, which may be padded, may also be sent once, if the
+    next floats that each rank of the group reduces, or gathers by itself, are finite.
     """
     first, times = _first_sent(calls, broken)
+    made = Counter(line for values in calls for line, _ in _senders(values)) if first else Counter()
     unset = _unset(calls, broken)
     last: dict[_Line, bool] = {}
     found: set[_Line] = set()
     spread: set[_Line] = set()
     next_finite: dict[int, bool] = {}
-    whole = False
+    whole, lost = False, False
+    trained: set[int] = set()
     for place, values in reversed([*enumerate(calls)]):
         if values.reduced:
             bad = broken[place]
             for line, one in _senders(values):
                 (spread.add if one.group_rank in bad else spread.discard)(line)
             whole |= not bad and _adds_floats(values)
+            lost |= bool(bad)
+            if not bad and _adds_floats(values) and all(one.of_model for one in values.ranks):
+                trained.update(values.group.ranks)
         elif not spread and place in first:
             unread = all(next_finite.get(rank, False) for rank in values.group.ranks)
+            unused = not lost and trained.issuperset(values.group.ranks)
             found |= {
                 line
                 for line, one in first[place]
                 if _is_result(one)
                 or (unread and _is_in_parts(one))
                 or (whole and (line in unset or _is_set(line, last) if _is_weights(one) else times[line] > 1))
+                or (unused and not one.of_model and made[line] == 1)
             }
         for line, one in _senders(values) if not values.reduced else ():
             if _is_weights(one):
@@ -482,7 +499,12 @@ class _Search:
 
 
 def _rounds(calls: Sequence[CollectiveValues], suspects: _Suspects) -> dict[_Line, list[_Round]]:
-    """The rounds of each line."""
+    """The rounds of each line. A scaler that has ended none between a rank's calls may not be in use."""
+    ended: dict[int, set[int]] = {}
+    for values in calls:
+        for one in values.ranks:
+            if one.scaling is not None:
+                ended.setdefault(values.group.ranks[one.group_rank], set()).add(one.scaling)
     rounds: dict[_Line, list[_Round]] = {}
     for place, values in enumerate(calls):
         bad = {one.group_rank for one in suspects[place]}
@@ -491,8 +513,9 @@ def _rounds(calls: Sequence[CollectiveValues], suspects: _Suspects) -> dict[_Lin
             if one.sent is None:
                 continue
             of_line = rounds.setdefault(_line(values.group, one), [])
-            if one.scaling is None or not of_line or of_line[-1].scaling != one.scaling:
-                of_line.append(_Round(one.scaling, place))
+            scaling = one.scaling if len(ended.get(values.group.ranks[one.group_rank], ())) > 1 else None
+            if scaling is None or not of_line or of_line[-1].scaling != scaling:
+                of_line.append(_Round(scaling, place))
             current = of_line[-1]
             current.last = place
             current.finite &= one.group_rank not in bad

@@ -111,6 +111,20 @@ def test_two_ranks_with_other_results_are_told_apart_by_the_inputs() -> None:
     assert (finding.code, finding.culprits) == ("SC902", (0,))
 
 
+def test_an_error_that_ranks_share_names_nobody_unless_another_sum_is_right() -> None:
+    """Each call is added up by two other ranks; the two that are alike and wrong may have it from the third."""
+
+    def program(comm: Comm, before: int) -> None:
+        for call in range(before + 1):
+            both = np.ones(4, np.float32)
+            if call == before and comm.rank < 2:
+                comm.spoil_next_result()
+            comm.call("allreduce", [both], [both], reduce_op="sum")
+
+    named = [[(one.code, one.culprits) for one in run(partial(program, before=before))] for before in range(3)]
+    assert sorted(named) == [[("SC902", ())], [("SC902", (0, 1))], [("SC902", (0, 1))]]
+
+
 def test_a_result_that_is_wrong_on_all_ranks_is_a_wrong_result() -> None:
     def program(comm: Comm) -> None:
         for _ in range(2):

@@ -5,6 +5,7 @@ weights, activations or gradients they are in are not.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -464,7 +465,20 @@ def a_buffer_that_nobody_has_set(rank: int) -> None:
     steps(rank, DistributedDataParallel(model))
 
 
+def a_table_with_holes(rank: int) -> None:
+    """The first rank has read it, and every rank fills its holes before it trains."""
+    table = torch.empty(12, 6)
+    if rank == 0:
+        table = torch.arange(72.0).remainder(7).reshape(12, 6)
+        table[[2, 7], [1, 4]] = NAN
+    dist.broadcast(table, 0)
+    model = DistributedDataParallel(Net())
+    for row in table.nan_to_num():
+        model(row.expand(2, 6)).square().mean().backward()
+
+
 CORRECT = [
+    a_table_with_holes,
     a_buffer_that_the_first_batch_sets,
     a_buffer_that_nobody_has_set,
     masks_before_gradients_that_are_mended,
@@ -782,7 +796,37 @@ def a_row_that_no_batch_has_again(rank: int) -> None:
         optimizer.step()
 
 
+def a_table_that_once_has_holes(rank: int) -> None:
+    """Other calls of the line show that the table has all numbers."""
+    model = DistributedDataParallel(Net())
+    for step in range(3):
+        table = torch.ones(12, 6)
+        if step == 1 and rank == 0:
+            table[2, 1] = NAN
+        dist.broadcast(table, 0)
+        steps(rank, model, 1)
+
+
+def a_table_that_nobody_trains_on(rank: int) -> None:
+    table = torch.full((12, 6), NAN if rank == 0 else 1.0)
+    dist.broadcast(table, 0)
+    dist.all_reduce(torch.ones(4))
+
+
+def a_table_whose_holes_show_later(rank: int) -> None:
+    table = torch.full((12, 6), NAN if rank == 0 else 1.0)
+    dist.broadcast(table, 0)
+    model = DistributedDataParallel(Net())
+    steps(rank, model)
+    loss = model(table).mean().detach()
+    dist.all_reduce(loss)
+    steps(rank, model)
+
+
 FAULTY = [
+    (a_table_that_once_has_holes, ("broadcast",), (0,)),
+    (a_table_that_nobody_trains_on, ("broadcast",), (0,)),
+    (a_table_whose_holes_show_later, ("broadcast",), (0,)),
     (a_row_that_no_batch_has_again, ("all_reduce",), (1,)),
     (a_loss_that_all_ranks_look_at_and_use, ("all_reduce",), (1,)),
     (a_perplexity_that_is_used, ("all_reduce",), (1,)),
@@ -899,14 +943,31 @@ def numbers_of_two_ranks(rank: int) -> None:
     dist.all_reduce(torch.full((4,), NAN if rank else 1.0))
 
 
+def holes(rank: int, spread: bool = False) -> None:
+    """Nobody knows of a sum that comes later."""
+    rows = torch.empty(12)
+    dist.scatter(rows, [torch.full((12,), NAN)] * RANKS if rank == 0 else None)
+    if spread:
+        dist.all_reduce(rows)
+
+
 @pytest.mark.parametrize(
     ("program", "culprits"),
-    [(a_mask, []), (an_infinity_that_spreads, [(0,)]), (numbers_of_two_ranks, [()])],
+    [
+        (a_mask, []),
+        (an_infinity_that_spreads, [(0,)]),
+        (numbers_of_two_ranks, [()]),
+        (holes, []),
+        (partial(holes, spread=True), [(0,)]),
+        (weights_of_an_optimizer, [(1,)]),
+    ],
 )
 def test_in_a_sample(
     program: Callable[[int], object], culprits: Sequence[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a sample nobody knows what came before: of several ranks none is named, and an infinity has to spread."""
+    """Of a sample nobody knows what came before, or comes then: of several ranks none is named, and infinities, and
+    NaNs that are only moved, have to spread.
+    """
     monkeypatch.setattr(Choice, "leaves_out", lambda *_: True)
     assert [one.culprits for one in found(program)] == culprits
 
