@@ -31,8 +31,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 # The parts in C, built again where one has changed. Without a compiler their twins in Python do the same (CONTRIBUTING.md).
-$(NATIVE): $(READY) setup.py $(wildcard simcoll/*/_*.c)
-	@mkdir -p build && rm -f simcoll/*/_*.so
+$(NATIVE): $(READY) setup.py $(wildcard simcoll/*/_*.c verifier/*/_*.c)
+	@mkdir -p build && rm -f simcoll/*/_*.so verifier/*/_*.so
 	@$(BIN)/python setup.py build_ext --inplace >build/native.log 2>&1 || true
 	@ls simcoll/*/_*.so >/dev/null 2>&1 || echo "simcoll: the parts in C are not built, those in Python serve: build/native.log" >&2
 	@touch $@
