@@ -110,7 +110,7 @@ bench-nodes: $(READY)  ## what node 0 takes for 200 nodes that share no folder, 
 bench-bounded: $(READY)  ## what a long job holds in memory and files, and while Works are dropped, beside plain torch
 	@$(BIN)/python -m benchmarks.bounded $(ARGS)
 
-bench-cliffs: $(READY)  ## random jobs beside neighbours (at most three times as much a record) and easy cases (twice the command); exits 1
+bench-cliffs: $(READY)  ## random jobs beside neighbours (at most three times as much a record) and easy cases (twice the command); exits 1 if one is above
 	@$(BIN)/python -m benchmarks.cliffs $(ARGS)
 
 costs: $(READY)  ## how each cost grows with ranks, calls and groups: measured anew, and docs/costs.md made of it; minutes

@@ -50,7 +50,7 @@ def judge(
     facts: JobFacts | None = None,
     *,
     folded: bool = True,
-    known: MatchedCalls | None = None,
+    calls: MatchedCalls | None = None,
 ) -> Report:
     """Judge a job by its ranks' traces (any subset of them) and by how their processes ended, if that is known.
 
@@ -58,16 +58,16 @@ def judge(
     themselves may show a stall. With ``facts`` about its hosts the report says who should act on a job that failed.
 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is not one.
-    Without ``folded`` findings on one condition stay apart, for a caller that chooses among them. ``known`` are the
-    matched calls of these traces, if the caller has them.
+    Without ``folded`` findings on one condition stay apart, for a caller that chooses among them. ``calls`` are the
+    matched ones of these traces, if the caller has them.
     """
     recorded, outcome = when_it_was_ended(traces, outcome, stall)
     traces = recorded
     if outcome is None and stall is None:
         traces, stall = stall_of_records(recorded)
-    calls = MatchedCalls.of(traces, known)
-    columns, agreement = calls.columns, agreement_of(traces, calls.columns)
-    job = Job.of(traces, outcome, stall, columns, calls.messages)
+    matched = MatchedCalls.of(traces, calls)
+    columns, agreement = matched.columns, agreement_of(traces, matched.columns)
+    job = Job.of(traces, outcome, stall, columns, matched.messages)
     models = model_mismatches(traces) if job.tells("parameters") else []
     mismatches = [*without_consequences(agreement.mismatches, models), *_unequal(job)]
     memory = memory_findings(traces) if job.tells("changed", "overlap", "unsound") else []

@@ -62,7 +62,7 @@ def judged(records: RunRecords, known: MatchedCalls | None = None) -> tuple[Repo
     stall, note = _stall(records), ""
     if stall is None:
         stall, note = _seen_running(records)
-    report = judge(records.traces, _outcome(launches), stall, facts, known=known)
+    report = judge(records.traces, _outcome(launches), stall, facts, calls=known)
     return replace(report, notes=(*report.notes, note)) if note else report, records.traces
 
 
