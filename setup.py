@@ -17,6 +17,7 @@ PARTS = {
     "simcoll.pricing._replay": "simcoll/pricing/_replay.c",
     "simcoll.proof._words": "simcoll/proof/_words.c",
     "simcoll.recorder._calls": "simcoll/recorder/_calls.c",
+    "simcoll.verifier.agreement._bands": "verifier/agreement/_bands.c",
 }
 ABI = 0x030A0000, "cp310"
 """The oldest Python that simcoll runs on."""

@@ -1,10 +1,18 @@
-"""Looks for cliffs: shapes of jobs whose records cost `simcoll verify` much more than those of a job much like them.
+"""Looks for cliffs: shapes of jobs that cost `simcoll verify` much more than a job much like them.
 
-Random jobs (how many ranks, calls of each, and how they differ) are read and judged beside their neighbours, which have
-half and twice the ranks, or the calls, or differ in another way. Compared is the processor's time a record, above that
-of a job of two ranks with as many calls as slots of the smallest ring, which every verdict takes. A point that costs
-more than three times as much as a neighbour is a cliff. It is all measured in one process, one after the other, so
-that the machine's load touches all alike; a cliff that shows is measured again before it is told.
+Random jobs (how many ranks, calls of each, how they differ, and how many of the ranks do) are read and judged beside
+two kinds of other jobs:
+
+* *neighbours* of the same kind, which have half or twice the ranks, or the calls, or the ranks that differ, or the
+  groups. Compared is the processor's time a record, above that of a job of two ranks with as many calls as slots of the
+  smallest ring, which every verdict takes; what a finding takes counts. A job that costs more than three times as much
+  a record as a neighbour is a cliff.
+* their *easy case*, a job of as many records in which all agree. To tell what is wrong is more work than to see that
+  nothing is, and a record of the easy case takes a fifth of a microsecond. So compared is the time of the whole
+  command, its start-up included, which may be twice as long.
+
+It is all measured in one process, one after the other, so that the machine's load touches all alike; a cliff that shows
+is measured again before it is told.
 """
 
 from __future__ import annotations
@@ -13,53 +21,70 @@ import argparse
 import json
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.costs import cost
 from benchmarks.tables import bench_table
-from benchmarks.verify_boxes import ODD_SCENARIOS, SCENARIOS, Job, write_job
+from benchmarks.verify_boxes import GRADED, ODD_SCENARIOS, SCENARIOS, Job, write_job
 from simcoll.blackbox.gather import gather
 from simcoll.cli.records import judged
 
 CLIFF = 3.0
+HARD = 2.0
+"""So many times as much as its easy case may a job cost."""
+
 SHAPES = (*SCENARIOS, *ODD_SCENARIOS)
 LEAST = Job("correct", 2, 16)
+_MOST_PARTNERS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A job and a neighbour of it, with the microseconds that a record of each takes."""
+    """A job beside another, and what each of them takes: microseconds a record, or ``whole`` seconds."""
 
     job: Job
-    neighbour: Job
+    beside: Job
     cost: float
-    beside: float
+    beside_cost: float
+    whole: bool
 
     @property
     def ratio(self) -> float:
-        """How many times as much the dearer one costs."""
-        return max(self.cost, self.beside) / min(self.cost, self.beside)
+        """How many times as much the dearer of two neighbours costs, or a job as its easy case."""
+        if self.whole:
+            return self.cost / self.beside_cost
+        return max(self.cost, self.beside_cost) / min(self.cost, self.beside_cost)
+
+    @property
+    def is_cliff(self) -> bool:
+        """True if it is more than it may be."""
+        return self.ratio > (HARD if self.whole else CLIFF)
 
 
 def shapes(generator: random.Random, count: int, most_ranks: int, most_records: int) -> Iterator[Job]:
     """Random jobs, none so small that what every verdict takes is most of it."""
     for _ in range(count):
-        ranks = int(most_ranks ** generator.uniform(0.6, 1))
-        records = int(most_records ** generator.uniform(0.7, 1))
-        yield Job(generator.choice(SHAPES), max(ranks, 32), max(records, 256))
+        ranks = max(int(most_ranks ** generator.uniform(0.6, 1)), 32)
+        records = max(int(most_records ** generator.uniform(0.7, 1)), 256)
+        scenario = generator.choice(SHAPES)
+        most = _MOST_PARTNERS if scenario == "pairs" else ranks
+        yield Job(scenario, ranks, records, int(most ** generator.uniform(0, 1)) if scenario in GRADED else 0)
 
 
 def neighbours(job: Job) -> list[Job]:
-    """Jobs with half and twice the ranks and the records, and those that differ in other ways."""
-    sizes = [(job.ranks // 2, job.records), (2 * job.ranks, job.records), (job.ranks, 2 * job.records)]
-    others = [Job(scenario, job.ranks, job.records) for scenario in SHAPES if scenario != job.scenario]
-    return [*(Job(job.scenario, *size) for size in sizes if size[0] >= 4), *others]
+    """Jobs of its kind with half and twice the ranks, the records, and the ranks that differ or the groups of each."""
+    ranks = [replace(job, ranks=size) for size in (job.ranks // 2, 2 * job.ranks) if size >= max(4, job.extent)]
+    most = _MOST_PARTNERS if job.scenario == "pairs" else job.ranks
+    extents = [replace(job, extent=size) for size in (job.extent // 2, 2 * job.extent) if 0 < size <= most]
+    return [*ranks, replace(job, records=2 * job.records), *extents]
 
 
 class Stopwatch:
@@ -69,13 +94,21 @@ class Stopwatch:
         self._folder = folder
         self._seconds: dict[Job, float] = {}
         self._least = min(self._measured(LEAST) for _ in range(3))
+        command = (sys.executable, "-m", "simcoll", "verify", "--plain", str(folder))
+        self._command = min(cost(command, 1).cpu_seconds for _ in range(3))
 
     def microseconds(self, job: Job, *, again: bool = False) -> float:
         """The processor's time a record, of this thread, above what the least job takes."""
+        return max(self._taken(job, again=again) - self._least, 1e-4) / (job.ranks * job.records) * 1e6
+
+    def whole(self, job: Job, *, again: bool = False) -> float:
+        """The processor's seconds of the command, start-up included."""
+        return self._command + self._taken(job, again=again) - self._least
+
+    def _taken(self, job: Job, *, again: bool) -> float:
         if again or job not in self._seconds:
             self._seconds[job] = min(self._seconds.get(job, float("inf")), self._measured(job))
-        records = job.ranks * job.records
-        return max(self._seconds[job] - self._least, 1e-4) / records * 1e6
+        return self._seconds[job]
 
     def _measured(self, job: Job) -> float:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -86,27 +119,32 @@ class Stopwatch:
 
 
 def pairs(watch: Stopwatch, jobs: Iterator[Job]) -> Iterator[Pair]:
-    """Each job beside each of its neighbours."""
+    """Each job beside each of its neighbours, and beside its easy case."""
     for job in jobs:
-        for other in neighbours(job):
-            found = Pair(job, other, watch.microseconds(job), watch.microseconds(other))
-            if found.ratio > CLIFF:
-                found = Pair(job, other, watch.microseconds(job, again=True), watch.microseconds(other, again=True))
+        easy = Job("correct", job.ranks, job.records)
+        for other, whole in [*((one, False) for one in neighbours(job)), (easy, True)]:
+            measure = watch.whole if whole else watch.microseconds
+            found = Pair(job, other, measure(job), measure(other), whole)
+            if found.is_cliff:
+                found = Pair(job, other, measure(job, again=True), measure(other, again=True), whole)
             yield found
 
 
 def table(found: list[Pair], most: int = 12) -> Table:
     """The pairs that lie farthest apart."""
-    names = ("job", "ranks", "records", "us a record", "beside", "ranks", "records", "us a record", "ratio")
-    made = bench_table("verify: neighbouring jobs that lie farthest apart", *names, left=("job", "beside"))
-    for one in sorted(found, key=lambda pair: -pair.ratio)[:most]:
+    names = ("job", "ranks", "records", "extent", "takes", "beside", "ranks", "records", "extent", "takes", "ratio")
+    made = bench_table("verify: jobs beside others like them", *names, left=("job", "beside"))
+    for one in sorted(found, key=lambda pair: -pair.ratio / (HARD if pair.whole else CLIFF))[:most]:
         cells = [
-            (job.scenario, f"{job.ranks:,}", f"{job.records:,}", f"{cost:.2f}")
-            for job, cost in ((one.job, one.cost), (one.neighbour, one.beside))
+            (job.scenario, f"{job.ranks:,}", f"{job.records:,}", f"{job.extent or '-'}", _taken(cost, one.whole))
+            for job, cost in ((one.job, one.cost), (one.beside, one.beside_cost))
         ]
-        colour = "green" if one.ratio <= CLIFF else "red"
-        made.add_row(*cells[0], *cells[1], f"[{colour}]{one.ratio:.1f}")
+        made.add_row(*cells[0], *cells[1], f"[{'red' if one.is_cliff else 'green'}]{one.ratio:.1f}")
     return made
+
+
+def _taken(cost: float, whole: bool) -> str:
+    return f"{cost:.2f} s" if whole else f"{cost:.2f} us"
 
 
 def main() -> None:
@@ -123,11 +161,11 @@ def main() -> None:
         jobs = shapes(random.Random(seed), options.jobs, options.ranks, options.records)
         found = list(pairs(Stopwatch(Path(folder) / "job"), jobs))
     if options.json:
-        rows = [asdict(one) | {"ratio": one.ratio} for one in found]
-        print(json.dumps({"schema": "simcoll.cliffs/1", "seed": seed, "pairs": rows}, indent=2))
+        rows = [asdict(one) | {"ratio": one.ratio, "cliff": one.is_cliff} for one in found]
+        print(json.dumps({"schema": "simcoll.cliffs/2", "seed": seed, "pairs": rows}, indent=2))
     else:
         Console().print(table(found), f"{len(found)} pairs, seed {seed}")
-    raise SystemExit(any(one.ratio > CLIFF for one in found))
+    raise SystemExit(any(one.is_cliff for one in found))
 
 
 if __name__ == "__main__":

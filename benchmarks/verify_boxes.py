@@ -59,7 +59,10 @@ _LACKING = 16
 _PARTNERS = 64
 """Groups of two that a rank of ``pairs`` is in."""
 
-_OWN_RINGS = ("neighbours", "unmatched", "each skipped", "pairs")
+GRADED = ("each unlike", "unlike lines", "each skipped", "pairs")
+"""Jobs that may be odd in part."""
+
+_OWN_RINGS = ("neighbours", "unmatched", "each unlike", "each skipped", "pairs")
 """Jobs in which the calls of a rank follow from its place."""
 
 _ODD_STEP = 37
@@ -75,16 +78,25 @@ _END_NS = 1_900_000_000_000_000_000
 class Job:
     """A job of so many ranks that make so many calls each, and what is odd about it (one of :data:`SCENARIOS` or of
     :data:`ODD_SCENARIOS`).
+
+    ``extent`` says how odd a job of :data:`GRADED` is: how many ranks differ, all if it is 0, or how many groups of two
+    each is in.
     """
 
     scenario: str
     ranks: int
     records: int
+    extent: int = 0
 
     @property
     def odd(self) -> int:
         """The rank that does it wrong, and the record at which it does."""
         return self.ranks // 3
+
+    @property
+    def differ(self) -> int:
+        """How many ranks differ where all may."""
+        return self.extent or self.ranks
 
     @property
     def slots(self) -> int:
@@ -182,13 +194,14 @@ def _plan(job: Job, rank: int) -> Plan:
     calls = place % len(CALLS)
     if job.scenario == "each skipped":
         whole = Plan(named, np.zeros_like(place), calls, calls, np.zeros(len(place), np.bool_))
-        return _without(whole, rank * _ODD_STEP % job.records)
+        return _without(whole, rank * _ODD_STEP % job.records) if rank < job.differ else whole
     if job.scenario in ("many groups", "overlapping", "groups wrapped", "pairs"):
         return _by_turns(job, rank, named, calls)
     if job.scenario == "many sizes":
         return Plan(named, np.zeros_like(place), place, calls, np.zeros(len(place), np.bool_))
     if job.scenario in ("unlike", "each unlike"):
-        odd = calls + len(CALLS) if rank == job.odd or job.scenario == "each unlike" else calls
+        differs = rank < job.differ if job.scenario == "each unlike" else rank == job.odd
+        odd = calls + len(CALLS) if differs else calls
         return Plan(named, np.zeros_like(place), odd, calls, np.zeros(len(place), np.bool_))
     if job.scenario == "lives":
         return Plan(named, place % len(named), calls, calls, np.zeros(len(place), np.bool_))
@@ -219,7 +232,7 @@ def _classes(job: Job, rank: int) -> list[Group | None]:
     """
     if job.scenario == "pairs":
         # The partner of each turn is another for each rank.
-        others = [rank ^ turn for turn in range(1, _PARTNERS + 1)]
+        others = [rank ^ turn for turn in range(1, (job.extent or _PARTNERS) + 1)]
         return [_pair(rank, other) if other < job.ranks else None for other in others]
     if job.scenario == "overlapping":
         starts = range(rank - 3, rank + 1)
@@ -330,7 +343,9 @@ def _ring(job: Job, rank: int) -> tuple[bytes, bytes]:
 def _entries(job: Job, rank: int) -> bytes:
     groups = enumerate(_groups(job, rank))
     table = b"".join(pack_entry(EntryKind.GROUP, index, _group_json(group)) for index, group in groups)
-    table += _call_entries(_calls(job, rank)) + _sources(rank if job.scenario == "unlike lines" else None)
+    table += _call_entries(_calls(job, rank)) + _sources(
+        rank if job.scenario == "unlike lines" and rank < job.differ else None
+    )
     if job.scenario != "skipped":
         table += pack_entry(EntryKind.EVENT, 0, encode(_end(job, rank)))
     return table
@@ -365,7 +380,7 @@ def _calls(job: Job, rank: int) -> Sequence[Call]:
     if job.scenario == "many sizes":
         return _sized(job.records)
     if job.scenario in ("unlike", "each unlike"):
-        return _odd_calls(rank if job.scenario == "each unlike" else 0)
+        return _odd_calls(rank if job.scenario == "each unlike" and rank < job.differ else 0)
     return (*CALLS, _ODD)
 
 

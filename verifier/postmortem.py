@@ -13,8 +13,8 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.agreement.ddp_models import model_mismatches, without_consequences
 from simcoll.verifier.agreement.divergence import with_divergence
+from simcoll.verifier.agreement.matched_calls import MatchedCalls
 from simcoll.verifier.agreement.mismatches import Mismatch, agreement_of
-from simcoll.verifier.agreement.p2p_matching import match_messages
 from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_messages
 from simcoll.verifier.agreement.p2p_races import with_takers
 from simcoll.verifier.causes.advise import advise
@@ -50,6 +50,7 @@ def judge(
     facts: JobFacts | None = None,
     *,
     folded: bool = True,
+    calls: MatchedCalls | None = None,
 ) -> Report:
     """Judge a job by its ranks' traces (any subset of them) and by how their processes ended, if that is known.
 
@@ -57,14 +58,16 @@ def judge(
     themselves may show a stall. With ``facts`` about its hosts the report says who should act on a job that failed.
 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is not one.
-    Without ``folded`` findings on one condition stay apart, for a caller that chooses among them.
+    Without ``folded`` findings on one condition stay apart, for a caller that chooses among them. ``calls`` are the
+    matched ones of these traces, if the caller has them.
     """
     recorded, outcome = when_it_was_ended(traces, outcome, stall)
     traces = recorded
     if outcome is None and stall is None:
         traces, stall = stall_of_records(recorded)
-    columns, agreement = agreement_of(traces)
-    job = Job.of(traces, outcome, stall, columns, match_messages(traces))
+    matched = MatchedCalls.of(traces, calls)
+    columns, agreement = matched.columns, agreement_of(traces, matched.columns)
+    job = Job.of(traces, outcome, stall, columns, matched.messages)
     models = model_mismatches(traces) if job.tells("parameters") else []
     mismatches = [*without_consequences(agreement.mismatches, models), *_unequal(job)]
     memory = memory_findings(traces) if job.tells("changed", "overlap", "unsound") else []
@@ -101,8 +104,9 @@ def standstill(
     traces: Sequence[Trace], outcome: LaunchOutcome | None, stall: Stall
 ) -> tuple[tuple[Finding, ...], bool]:
     """The findings that explain why a running job does not move, and True if it is proved that it never will."""
-    columns, agreement = agreement_of(traces)
-    job = Job.of(traces, outcome, stall, columns, match_messages(traces))
+    calls = MatchedCalls.of(traces)
+    agreement = agreement_of(traces, calls.columns)
+    job = Job.of(traces, outcome, stall, calls.columns, calls.messages)
     findings, proved = explained_while_it_runs(job.disagreeing([*agreement.mismatches, *_unequal(job)]))
     return with_steps(findings, traces), proved
 

@@ -37,6 +37,7 @@ from simcoll.pricing.what_if import (
 )
 from simcoll.topology.graph import Topology, ranks
 from simcoll.topology.request import TopologyRequest, topology_named
+from simcoll.verifier.agreement.matched_calls import MatchedCalls
 from simcoll.verifier.findings.finding import errors_of
 
 _DEFAULT_MFU = "0.4"
@@ -141,10 +142,11 @@ def price_records(request: PricingRequest, paths: Sequence[Path], output: Output
     if not records.traces:
         raise no_records(paths)
     try:
-        job = recorded_job(records.traces)
+        calls = MatchedCalls.of(records.traces)
+        job = recorded_job(records.traces, calls)
         if not job.counted:
             request.refuse_rates()
-        return show_prices(request, records.traces, job, scenarios, output, warnings=_errors(records))
+        return show_prices(request, records.traces, job, scenarios, output, warnings=_errors(records, calls))
     except ValueError as error:
         return output.refuse(BAD_INPUT, str(error))
 
@@ -196,9 +198,9 @@ def _refuse_empty(job: RecordedJob) -> None:
         raise PricingError("the records hold no collective and no message whose two ends are known; nothing to price")
 
 
-def _errors(records: RunRecords) -> list[str]:
+def _errors(records: RunRecords, calls: MatchedCalls) -> list[str]:
     """A warning where the job was wrong: it is priced as it was recorded all the same."""
-    codes = dict.fromkeys(found.code for found in errors_of(judged(records)[0].findings))
+    codes = dict.fromkeys(found.code for found in errors_of(judged(records, calls)[0].findings))
     if not codes:
         return []
     return [

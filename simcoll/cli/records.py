@@ -25,6 +25,7 @@ from simcoll.cli.output import warn
 from simcoll.core.process import stat_of
 from simcoll.core.trace import LaunchOutcome, Stall, Trace
 from simcoll.errors import UsageError
+from simcoll.verifier.agreement.matched_calls import MatchedCalls
 from simcoll.verifier.findings.finding import Report, Verdict
 from simcoll.verifier.postmortem import judge
 
@@ -47,11 +48,12 @@ def _unreachable(path: Path) -> str:
     return ""
 
 
-def judged(records: RunRecords) -> tuple[Report, Sequence[Trace]]:
+def judged(records: RunRecords, known: MatchedCalls | None = None) -> tuple[Report, Sequence[Trace]]:
     """Runs the verifier on a job, with the accounts of its launchers and monitors; returns the traces that it judged.
 
     The records of a dry run are judged as it judged them: up to where the real run would stop. A job that still runs is
-    looked at, as its processes show more than its records where it stands.
+    looked at, as its processes show more than its records where it stands. ``known`` are the matched calls of these
+    records, if the caller has them.
     """
     if (dry_run := _judged_dry_run(records)) is not None:
         return dry_run
@@ -60,7 +62,7 @@ def judged(records: RunRecords) -> tuple[Report, Sequence[Trace]]:
     stall, note = _stall(records), ""
     if stall is None:
         stall, note = _seen_running(records)
-    report = judge(records.traces, _outcome(launches), stall, facts)
+    report = judge(records.traces, _outcome(launches), stall, facts, calls=known)
     return replace(report, notes=(*report.notes, note)) if note else report, records.traces
 
 

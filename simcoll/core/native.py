@@ -19,6 +19,7 @@ PARTS = (
     "simcoll.pricing._replay",
     "simcoll.proof._words",
     "simcoll.recorder._calls",
+    "simcoll.verifier.agreement._bands",
 )
 """The modules that ``setup.py`` compiles, if it can."""
 

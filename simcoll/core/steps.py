@@ -198,9 +198,15 @@ def call_tokens(slots: Slots, rank: npt.NDArray[np.int64] | None = None) -> Toke
 def period_of(tokens: Tokens) -> Steps | None:
     """The shortest sequence whose repetition makes up most of all calls; what comes before and after may differ."""
     best: tuple[int, int, int] | None = None
+    least = _COVERED * len(tokens)
     for period in sorted(_candidates(tokens)):
-        first, covered = _longest(tokens, period)
-        if covered // period < LEAST_STEPS or covered < _COVERED * len(tokens):
+        same = tokens[period:] == tokens[:-period]
+        # No stretch is longer than all that is alike.
+        most = int(np.count_nonzero(same)) + period
+        if most < least or most // period < LEAST_STEPS or (best is not None and best[2] >= _AS_GOOD * most):
+            continue
+        first, covered = _longest(same, period)
+        if covered // period < LEAST_STEPS or covered < least:
             continue
         if best is None or best[2] < _AS_GOOD * covered:
             best = period, first, covered
@@ -218,32 +224,32 @@ def _candidates(tokens: Tokens) -> set[int]:
         if counts[kind] < LEAST_STEPS:
             continue
         places = np.flatnonzero(place == kind)
-        found.update(_common(np.diff(places)))
+        found.update(_common(places[1:] - places[:-1], 2))
         # Of a kind that a step has several times, every so many-th is a period away.
         every = range(2, min(len(places) // LEAST_STEPS, 8) + 1)
-        found.update(distance for step in every for distance in _common(places[step:] - places[:-step])[:1])
+        found.update(distance for step in every for distance in _common(places[step:] - places[:-step], 1))
         if len(found) >= _TRIED:
             break
     return {distance for distance in found if distance * LEAST_STEPS <= len(tokens)}
 
 
-def _common(distances: Tokens) -> list[int]:
-    """The two that occur most often, of equally common ones the least."""
-    if distances.max(initial=0) <= _SPARSE * len(distances):
-        # Small numbers are counted without sorting.
-        counts = np.bincount(distances)
-        values = np.flatnonzero(counts)
-        counts = counts[values]
-    else:
-        values, counts = np.unique(distances, return_counts=True)
-    found: list[int] = values[np.argsort(-counts, kind="stable")[:2]].tolist()
+def _common(distances: Tokens, most: int) -> list[int]:
+    """So many that occur most often, of equally common ones the least first."""
+    found: list[int] = []
+    # Small numbers are counted without sorting.
+    small = int(distances.max(initial=0)) <= _SPARSE * len(distances)
+    values, counts = (None, np.bincount(distances, minlength=1)) if small else np.unique(distances, return_counts=True)
+    while len(found) < most and counts[place := int(counts.argmax())]:
+        found.append(place if values is None else int(values[place]))
+        counts[place] = 0
     return found
 
 
-def _longest(tokens: Tokens, period: int) -> tuple[int, int]:
-    """The begin and the length of the longest stretch in which each call is that of a period before."""
-    same = np.concatenate([[False], tokens[period:] == tokens[:-period], [False]])
-    turns = np.flatnonzero(np.diff(same.astype(np.int8)))
+def _longest(same: npt.NDArray[np.bool_], period: int) -> tuple[int, int]:
+    """The begin and the length of the longest stretch in which each call is that of a period before; ``same`` says
+    which calls are, from the first that has one.
+    """
+    turns = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).view(np.int8)))
     begins, ends = turns[::2], turns[1::2]
     if not len(begins):
         return 0, 0

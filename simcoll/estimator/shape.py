@@ -7,7 +7,7 @@ holds all ranks back. Bandwidths are bytes/s in each direction, latencies second
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -179,23 +179,63 @@ def _wires(graph: nx.DiGraph[Any], gpus: list[Hashable]) -> list[Link]:
 
 
 def _way(graph: nx.DiGraph[Any], start: Hashable, end: Hashable, passing: Sequence[str]) -> list[Hashable]:
-    """The nodes of a way of fewest hops through nodes of those kinds, ends included; empty where there is none."""
+    """The nodes of a way of fewest hops through nodes of those kinds, ends included; empty where there is none.
+
+    Of several it is the one that a search from the start alone finds first. It is looked for from both ends, each time
+    from where fewer links lead on: from one end a way past the network's switches would lead to every NIC of the
+    cluster, for each pair of ranks anew.
+    """
+    onward, back = _Neighbours(graph, "successors", passing), _Neighbours(graph, "predecessors", passing)
     came: dict[Hashable, Hashable] = {start: start}
-    queue, nodes = deque([start]), graph.nodes
-    # A way past the network's switches looks at every NIC of the cluster, each pair of ranks anew.
-    known: dict[Hashable, list[tuple[Hashable, str]]] = derived(graph, "successors", lambda graph: {})
-    while queue:
-        one = queue.popleft()
-        if (successors := known.get(one)) is None:
-            successors = known[one] = [(other, nodes[other]["kind"]) for other in graph.successors(one)]
-        for other, kind in successors:
-            if other in came or (other != end and kind not in passing):
-                continue
-            came[other] = one
-            if other == end:
-                return _back(came, start, end)
-            queue.append(other)
-    return []
+    level, far, near = [start], [{end}], {end}
+    while level and far[-1] and far[-1].isdisjoint(level):
+        if onward.count(level) <= back.count(far[-1]):
+            level = _next_level(level, came, onward, end)
+        else:
+            far.append({other for one in far[-1] for other in back.of(one, start)} - near)
+            near |= far[-1]
+    # What is on no shortest way is passed over, and the others stay in their order.
+    for due in reversed(far[:-1]):
+        level = _next_level(level, came, onward, end, due)
+    return _back(came, start, end) if end in came else []
+
+
+def _next_level(
+    level: list[Hashable],
+    came: dict[Hashable, Hashable],
+    onward: _Neighbours,
+    end: Hashable,
+    due: set[Hashable] | None = None,
+) -> list[Hashable]:
+    """The nodes that are one link farther, in the order in which they are found; those that are ``due`` alone."""
+    found = []
+    for one in level:
+        for other in onward.of(one, end):
+            if other not in came and (due is None or other in due):
+                came[other] = one
+                found.append(other)
+    return found
+
+
+class _Neighbours:
+    """The nodes to which links lead (or from which they come), through nodes of some kinds."""
+
+    def __init__(self, graph: nx.DiGraph[Any], direction: str, passing: Sequence[str]) -> None:
+        self._of, self._nodes, self._passing = getattr(graph, direction), graph.nodes, passing
+        self._known: dict[Hashable, list[tuple[Hashable, str]]] = derived(graph, direction, lambda graph: {})
+
+    def _all(self, node: Hashable) -> list[tuple[Hashable, str]]:
+        if (found := self._known.get(node)) is None:
+            found = self._known[node] = [(other, self._nodes[other]["kind"]) for other in self._of(node)]
+        return found
+
+    def count(self, nodes: Iterable[Hashable]) -> int:
+        """The number of links there."""
+        return sum(len(self._all(node)) for node in nodes)
+
+    def of(self, node: Hashable, last: Hashable) -> Iterator[Hashable]:
+        """Those that may be passed, and the last one of a way, of whatever kind it is."""
+        return (other for other, kind in self._all(node) if kind in self._passing or other == last)
 
 
 def _back(came: dict[Hashable, Hashable], start: Hashable, end: Hashable) -> list[Hashable]:

@@ -21,8 +21,9 @@ from simcoll.pricing.rank_program import Program, Programs, steps_of
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
-from simcoll.verifier.agreement.columns import GroupColumns, Part, columns_of
-from simcoll.verifier.agreement.p2p_matching import ChannelRecords, match_messages
+from simcoll.verifier.agreement.columns import GroupColumns, Part
+from simcoll.verifier.agreement.matched_calls import MatchedCalls
+from simcoll.verifier.agreement.p2p_matching import ChannelRecords
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -92,9 +93,12 @@ class RecordedJob:
         return int(self.collectives.came.sum())
 
 
-def recorded_job(traces: Sequence[Trace]) -> RecordedJob:
-    """Match what all ranks recorded, and work out each rank's program; refused calls never ran and are left out."""
-    found = match_traces(traces)
+def recorded_job(traces: Sequence[Trace], known: MatchedCalls | None = None) -> RecordedJob:
+    """Match what all ranks recorded, and work out each rank's program; refused calls never ran and are left out.
+
+    ``known`` are the matched calls of these traces, if the caller has them.
+    """
+    found = match_traces(traces, known)
     programs, periods = _programs(traces, found.instances)
     ranks = tuple(trace.rank for trace in traces)
     world = max([*(trace.world_size for trace in traces), *(rank + 1 for rank in ranks)], default=0)
@@ -118,12 +122,12 @@ def _programs(
     return tuple(program for program, _ in pairs), tuple(steps for _, steps in pairs)
 
 
-def match_traces(traces: Sequence[Trace]) -> Matched:
+def match_traces(traces: Sequence[Trace], known: MatchedCalls | None = None) -> Matched:
     """Find which calls of all ranks belong together."""
-    found = Matched(traces)
-    for columns in columns_of(traces):
+    calls, found = MatchedCalls.of(traces, known), Matched(traces)
+    for columns in calls.columns:
         found.take_group(columns)
-    for lane in match_messages(traces).lanes:
+    for lane in calls.messages.lanes:
         found.take_lane(lane)
     return found
 

@@ -104,6 +104,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._last: _Order | None = None
+        self._after = np.zeros(0, np.int64)
 
     def of(self, trace: Trace, instances: npt.NDArray[np.int32], steps: Steps | None) -> Program:
         """The program of one rank, of the calls that were matched, in the order in which they were made."""
@@ -111,7 +112,8 @@ class Programs:
         slots, own = (trace.slots, instances) if matched.all() else (trace.slots[matched], instances[matched])
         made, ended = (np.minimum(one, _LATEST).view(np.int64) for one in (came_ns(slots), slots["finished_ns"]))
         blocks = _blocks(slots, made, ended)
-        waits = _waits(slots, made, ended, blocks, steps)
+        waits = _waits(slots, made, ended, blocks, steps, self._after)
+        self._after = waits.after
         until = np.where(blocks, np.maximum(made, ended), made) if blocks.any() else made
         over, begun = np.concatenate([until, waits.over]), np.concatenate([made, waits.begun])
         order = self._last
@@ -125,12 +127,14 @@ class Programs:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waits:
     """Waits for the calls that do not block: before which call each stands, and the times (ns) at which it began, 0
-    where nobody saw it, and let the rank go on.
+    where nobody saw it, and let the rank go on; ``after`` is the first call that was made no earlier than that, or than
+    the end of the call.
     """
 
     before: npt.NDArray[np.int64]
     begun: npt.NDArray[np.int64]
     over: npt.NDArray[np.int64]
+    after: npt.NDArray[np.int64]
 
 
 class _Order:
@@ -205,7 +209,9 @@ def _waits(
     ended: npt.NDArray[np.int64],
     blocks: npt.NDArray[np.bool_],
     steps: Steps | None,
+    guess: npt.NDArray[np.int64],
 ) -> _Waits:
+    """``guess`` is ``after`` of another rank, mostly that of this one too."""
     asked = np.flatnonzero(~blocks)
     # Where no call blocks, nothing is copied.
     own: npt.NDArray[np.int64] | slice = slice(None) if len(asked) == len(blocks) else asked
@@ -215,9 +221,11 @@ def _waits(
     known = (end > 0) & (slots["state"][own] == State.COMPLETED)
     written = known & (wait_us > 0) & (flags & ON_DEVICE == 0)
     begun = np.where(written, made[own] + wait_us * 1000, 0)
-    before = np.maximum(np.searchsorted(latest, np.where(written, begun, end)), asked + 1)
-    if written.all():
-        return _Waits(before, begun, np.maximum(begun, end))
+    every = bool(written.all())
+    after = _first_after(latest, begun if every else np.where(written, begun, end), guess)
+    before = np.maximum(after, asked + 1)
+    if every:
+        return _Waits(before, begun, np.maximum(begun, end), after)
     told = known & (flags & (AWAITED | HANDED_ON) == AWAITED)
     # Where only the end is known, what the rank computed before its next call came before the wait.
     guessed = told & ~written & (before < len(made))
@@ -226,7 +234,18 @@ def _waits(
     if unseen.any():
         before[unseen] = _unseen(asked[unseen], slots["group"], steps)
     over = np.where(written, np.maximum(begun, end), begun)
-    return _Waits(before, begun, over)
+    return _Waits(before, begun, over, after)
+
+
+def _first_after(
+    times: npt.NDArray[np.int64], asked: npt.NDArray[np.int64], guess: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The place of the first of some ascending times that is no earlier than each asked for; a right guess is kept."""
+    if len(guess) == len(asked) and int(guess.max(initial=0)) <= len(times):
+        edges = np.concatenate([[-1], times, [np.iinfo(np.int64).max]])
+        if (edges[guess] < asked).all() and (asked <= edges[guess + 1]).all():
+            return guess
+    return np.searchsorted(times, asked).astype(np.int64)
 
 
 def _unseen(

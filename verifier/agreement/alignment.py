@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.core.native import native
 from simcoll.core.record import Source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import joined_word, statement_digest
@@ -168,7 +169,7 @@ _OPEN, _EXTEND = 3 * _UNIT // 2, 4 * _UNIT
 _TAIL = 7 * _UNIT // 2
 # The same op from the same line is the same call, whatever else it states, also where its rank is ahead at the end.
 _SAME_LINE, _OTHER_CALL = 3 * _UNIT // 2, 5 * _UNIT
-_NARROW, _WIDE = 32, 4096
+_TIGHT, _NARROW, _WIDE = 8, 32, 4096
 _FAR = np.int64(1) << np.int64(56)
 _COMPARED = 1 << 10
 """So many pairs of numbers are compared one by one."""
@@ -353,6 +354,10 @@ def _window(features: Ints, reference: Ints, other: Ints, by_line: bool, tail: i
     least = [np.concatenate([[0], np.cumsum(np.minimum(each, _EXTEND))]) for each in pairs.least()]
     if int(pairs.along(min(n, m)).sum()) + abs(n - m) * tail <= _beyond(least, 0) + _OPEN:
         return Path(np.arange(m), min(n, m))
+    # A band in which most paths stay, as long as none outside of it is as good.
+    cost, path = yield _Banding(pairs, _TIGHT, tail)
+    if cost < _beyond(least, _TIGHT):
+        return path
     band = _NARROW
     while True:
         cost, path = yield _Banding(pairs, min(band, _WIDE), tail)
@@ -387,14 +392,59 @@ def _banded(problems: Sequence[_Pairs], band: int, tail: int) -> list[tuple[int,
     """For each of some pairs of sequences the cost of the best path that stays within ``band`` of the diagonal, and it.
 
     Row i of a band holds the columns j = i - band ... i + band. ``tail`` is the cost of each call after the end of
-    the other sequence.
+    the other sequence. It is compiled in ``_bands.c``, as a row of a band cannot be worked out without the one before.
     """
+    priced = _priced(problems)
+    if priced is not None and (compiled := native("simcoll.verifier.agreement._bands")) is not None:
+        return [_in_c(compiled, priced.costs, *those, band, tail) for those in priced.places]
+    return _row_by_row(problems, priced, band, tail)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Priced:
+    """The costs of pairing each distinct call of some references (a row) with each of some others (a column), and the
+    rows and columns of each pair of sequences. The last column is far from all.
+    """
+
+    costs: Ints
+    places: Sequence[tuple[Ints, Ints]]
+
+
+def _priced(problems: Sequence[_Pairs]) -> _Priced | None:
+    """None where there are too many different calls."""
+    kinds, rows = np.unique(np.concatenate([one.reference for one in problems]), return_inverse=True)
+    others, columns = np.unique(np.concatenate([one.other for one in problems]), return_inverse=True)
+    if len(kinds) * len(others) > _TABLE:
+        return None
+    costs = problems[0].cost(kinds[:, None], others[None, :])
+    costs = np.concatenate([costs, np.full((len(costs), 1), _FAR)], axis=1)
+    ends = np.cumsum([(len(one.reference), len(one.other)) for one in problems], axis=0)[:-1]
+    parts = np.split(rows, ends[:, 0]), np.split(columns, ends[:, 1])
+    return _Priced(costs, [*zip(*parts, strict=True)])
+
+
+def _in_c(compiled: Any, costs: Ints, here: Ints, there: Ints, band: int, tail: int) -> tuple[int, Path]:
+    """As :func:`_row_by_row` of one pair of sequences."""
+    width, n, m = 2 * band + 1, len(here), len(there)
+    best, vertical = np.empty((2, width + 1), np.int64)
+    steps, partner = np.empty((n + 1) * width, np.uint8), np.empty(m, np.int64)
+    costs, here, there = (np.ascontiguousarray(one, np.int64) for one in (costs, here, there))
+    numbers = (costs.shape[1], n, m, band, _OPEN, _EXTEND, tail)
+    arrays = ([one.ctypes.data for one in some] for some in ((costs, here, there), (best, vertical, steps, partner)))
+    table = np.array([*next(arrays), *numbers, *next(arrays), 0, 0], np.int64)
+    compiled.run(table.ctypes.data)
+    reached, cost = table[-2:].tolist()
+    return cost, Path(partner, reached)
+
+
+def _row_by_row(problems: Sequence[_Pairs], priced: _Priced | None, band: int, tail: int) -> list[tuple[int, Path]]:
+    """The twin of ``_bands.c``: a row of all bands at a time."""
     count, width = len(problems), 2 * band + 1
     lengths = np.array([len(one.reference) for one in problems])
     others = np.array([len(one.other) for one in problems])
     rows, every = int(lengths.max()) + 1, np.arange(count)
     ended = {length: np.flatnonzero(lengths == length) for length in lengths.tolist()}
-    paired = _rows(problems, band)
+    paired = _rows(problems, priced, band)
     slope = np.arange(width) * _EXTEND
     first = np.where(np.arange(width) < band, _FAR, slope - band * _EXTEND + _OPEN)
     first[band] = 0
@@ -442,25 +492,20 @@ def _banded(problems: Sequence[_Pairs], band: int, tail: int) -> list[tuple[int,
     return found
 
 
-def _rows(problems: Sequence[_Pairs], band: int) -> Callable[[int], Ints]:
+def _rows(problems: Sequence[_Pairs], priced: _Priced | None, band: int) -> Callable[[int], Ints]:
     """A function that gives a row of each band (:meth:`_Pairs.within`), of which those beyond a sequence are any."""
     lengths = [(len(one.reference), len(one.other)) for one in problems]
     longest, width = max(n for n, _ in lengths), 2 * band + 1
-    kinds, places = np.unique(np.concatenate([one.reference for one in problems]), return_inverse=True)
-    others, columns = np.unique(np.concatenate([one.other for one in problems]), return_inverse=True)
-    if len(kinds) * len(others) > _TABLE:
+    if priced is None:
         each = [(one.within(band), n - 1) for one, (n, _) in zip(problems, lengths, strict=True)]
         return lambda i: np.stack([row(min(i, last)) for row, last in each])
-    table = problems[0].cost(kinds[:, None], others[None, :])
-    table = np.concatenate([table, np.full((len(table), 1), _FAR)], axis=1)
+    costs, far = priced.costs, priced.costs.shape[1] - 1
     here = np.zeros((len(problems), longest), np.int64)
-    there = np.full((len(problems), longest + max(m for _, m in lengths) + 2 * width), len(others))
-    mine = theirs = 0
-    for index, (n, m) in enumerate(lengths):
-        here[index, :n] = places[mine : mine + n]
-        there[index, band : band + m] = columns[theirs : theirs + m]
-        mine, theirs = mine + n, theirs + m
-    return lambda i: table[here[:, i, None], there[:, i : i + width]]
+    there = np.full((len(problems), longest + max(m for _, m in lengths) + 2 * width), far)
+    for index, (rows, columns) in enumerate(priced.places):
+        here[index, : len(rows)] = rows
+        there[index, band : band + len(columns)] = columns
+    return lambda i: costs[here[:, i, None], there[:, i : i + width]]
 
 
 def _trace_back(steps: npt.NDArray[np.uint8], band: int, i: int, j: int, m: int, n: int) -> Path:

@@ -103,6 +103,10 @@ class Part:
         """The token of each record."""
         return self.stated.tokens[self.kinds]
 
+    def token(self, place: int) -> int:
+        """The token of the record at one of these places."""
+        return int(self.stated.tokens[self.kinds[place]])
+
     def course(self) -> tuple[bytes, bytes]:
         """A key that is equal for parts that made the same calls, from the same lines, at the same positions."""
         return fingerprint(self.sequences), fingerprint(self.tokens)

@@ -290,19 +290,19 @@ def votes(lineup: Lineup, found: Sequence[Departures]) -> list[Split]:
         for edit in departed.edits:
             split = splits.setdefault(edit, Split(edit))
             split.did.update((index, edit.mine) for index in course.came_past(edit.mine))
-    for split in splits.values():
-        for course, departed in zip(lineup.courses, found, strict=True):
-            place = _arrival(departed, split.edit.low)
-            if place is not None and split.edit not in departed.edits:
+    lows = np.array([edit.low for edit in splits], np.int64)
+    for course, departed in zip(lineup.courses, found, strict=True):
+        own = set(departed.edits)
+        for split, place in zip(splits.values(), _arrivals(departed, lows), strict=True):
+            if place < len(departed.partner) and split.edit not in own:
                 split.rest.update((index, place) for index in course.came_past(place))
     return sorted((one for one in splits.values() if one.did and one.rest), key=lambda one: one.edit.low)
 
 
-def _arrival(departed: Departures, low: int) -> int | None:
-    """The place of a course at this place of the reference, or past it; None where the course ends before."""
-    past = departed.partner >= low
-    place = int(past.argmax()) if len(past) else 0
-    return place if len(past) and past[place] else None
+def _arrivals(departed: Departures, lows: Ints) -> list[int]:
+    """The places of a course at these places of the reference, or past them; its end where it ends before."""
+    places: list[int] = np.searchsorted(np.maximum.accumulate(departed.partner), lows).tolist()
+    return places
 
 
 def _realigned(

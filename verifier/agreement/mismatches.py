@@ -20,13 +20,12 @@ from simcoll.verifier.findings.finding import Finding, Severity, errors_of
 from simcoll.verifier.findings.rules import CALL_SKIPPED
 
 
-def agreement_of(traces: Sequence[Trace]) -> tuple[list[GroupColumns], Agreement]:
-    """The collectives of all ranks, and the result of the same-call check."""
-    columns = columns_of(traces)
+def agreement_of(traces: Sequence[Trace], columns: Sequence[GroupColumns]) -> Agreement:
+    """The result of the same-call check of traces, whose collectives ``columns`` are."""
     found = check_agreement(columns, traces)
     full = [trace for trace in traces if not trace.unknown]
     if not full or len(full) == len(traces):
-        return columns, found
+        return found
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     judged = {_group(one) for one in found.mismatches if one.finding.severity is Severity.ERROR}
     more = [
@@ -35,7 +34,7 @@ def agreement_of(traces: Sequence[Trace]) -> tuple[list[GroupColumns], Agreement
         if _group(one) not in judged or not unknown.isdisjoint(one.finding.differing)
     ]
     mismatches = sorted([*found.mismatches, *more], key=lambda one: one.time_ns)
-    return columns, Agreement(tuple(mismatches), found.agreed)
+    return Agreement(tuple(mismatches), found.agreed)
 
 
 def _group(one: Mismatch) -> object:

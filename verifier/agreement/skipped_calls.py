@@ -63,7 +63,7 @@ class RanksAlike:
         """The token of the first part's call there."""
         part = self.columns.parts[min(self.places)]
         place = part.place(self.start + self.places[min(self.places)] + offset)
-        return None if place is None else int(part.tokens[place])
+        return None if place is None else part.token(place)
 
     def sources(self, offset: int = 0) -> tuple[RankSource, ...]:
         """The distinct lines from which its ranks made a call."""
@@ -71,12 +71,12 @@ class RanksAlike:
         for index in sorted(self.places)[:_ASKED]:
             part = self.columns.parts[index]
             place = part.place(self.start + self.places[index] + offset)
-            if place is None or int(part.tokens[place]) in lines or len(lines) == SOURCES_PER_SIDE:
+            if place is None or (token := part.token(place)) in lines or len(lines) == SOURCES_PER_SIDE:
                 continue
             record = part.record(place)
             if record is not None and record.source.file:
                 rank = self.columns.group.ranks[part.group_rank]
-                lines[int(part.tokens[place])] = RankSource(rank, record.source)
+                lines[token] = RankSource(rank, record.source)
         return tuple(lines.values())
 
 

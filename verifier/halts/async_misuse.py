@@ -73,17 +73,21 @@ def never_waited(traces: Sequence[Trace], unmatched: Sequence[Unmatched] = ()) -
 def read_early(traces: Sequence[Trace]) -> list[Finding]:
     """SC501 for each line whose function, by the program's text, reads the result of a call before it waits for it."""
     cases: dict[tuple[str, int, str], _Case] = {}
-    returned = once_alike(traces, lambda trace: _returned(trace)[1], slots_key)
-    for trace, rows in zip(traces, returned, strict=True):
-        if not len(rows):
-            continue
-        slots = trace.slots
-        rows = rows[(slots["flags"][rows] & ASYNCHRONOUS != 0) | (slots["p2p_sequence"][rows] > 0)]
-        for row, often in _distinct(slots, rows, _SAME):
-            reading = read_before_wait(trace.sources[slots["source"][row]]) if _brings_result(trace, row) else None
+    for trace, observed in zip(traces, once_alike(traces, _observed, slots_key), strict=True):
+        for row, often in observed:
+            reading = (
+                read_before_wait(trace.sources[trace.slots["source"][row]]) if _brings_result(trace, row) else None
+            )
             if reading is not None:
                 _add(cases, trace, row, often, reading)
     return [_read_early(case, traces) for case in cases.values()]
+
+
+def _observed(trace: Trace) -> list[tuple[int, int]]:
+    """The first of the calls of each kind that returned before their end, which somebody has seen, and their number."""
+    slots, rows = trace.slots, _returned(trace)[1]
+    rows = rows[(slots["flags"][rows] & ASYNCHRONOUS != 0) | (slots["p2p_sequence"][rows] > 0)]
+    return _distinct(slots, rows, _SAME)
 
 
 def _add(cases: dict[tuple[str, int, str], _Case], trace: Trace, row: int, often: int, *others: Source) -> None:

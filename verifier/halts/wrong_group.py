@@ -70,6 +70,7 @@ def _told(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
 
 def _suspects(finding: Finding, traces: Mapping[int, Trace]) -> Iterator[_Made]:
     """The calls of a finding, and those from its lines that ranks which lack them made in other groups."""
+    absent: dict[tuple[Group, int], list[int]] = {}
     for side in finding.sides:
         place = side.place
         if place is None and finding.group is not None and finding.sequence is not None:
@@ -78,20 +79,31 @@ def _suspects(finding: Finding, traces: Mapping[int, Trace]) -> Iterator[_Made]:
         if made is None:
             continue
         yield made
-        for rank in _lackers(finding, side, made, traces):
-            rows = _rows_like(made, traces[rank], -1)
-            calls = (_of_row(traces[rank], row) for row in rows[-_ROWS:].tolist())
-            yield from (one for one in calls if one is not None and one.group != made.group)
+        for rank in _lackers(finding, side, made, traces, absent):
+            trace = traces[rank]
+            others = [index for index, group in enumerate(trace.groups) if group != made.group]
+            rows = _rows_like(made, trace, -1)[-_ROWS:] if others else ()
+            calls = (_of_row(trace, int(row)) for row in rows if int(trace.slots["group"][row]) in others)
+            yield from (one for one in calls if one is not None)
 
 
-def _lackers(finding: Finding, side: Side, made: _Made, traces: Mapping[int, Trace]) -> list[int]:
-    """The ranks to which a finding points, or else those that have not come to a call."""
-    named = finding.culprits or [
-        rank
-        for rank in made.group.ranks
-        if rank in traces and _row(traces[rank], made.group, made.record.sequence) is None
-    ]
-    return [rank for rank in named if rank in traces and rank not in side.ranks][:_LACKING]
+def _lackers(
+    finding: Finding,
+    side: Side,
+    made: _Made,
+    traces: Mapping[int, Trace],
+    absent: dict[tuple[Group, int], list[int]],
+) -> list[int]:
+    """The ranks to which a finding points, or else those that have not come to a call, which ``absent`` has of calls
+    that were asked for before: each side of a finding may be of one rank.
+    """
+    named: Sequence[int] = finding.culprits
+    if not named:
+        key = made.group, made.record.sequence
+        if key not in absent:
+            absent[key] = [rank for rank in made.group.ranks if rank in traces and _row(traces[rank], *key) is None]
+        named = absent[key]
+    return [*islice((rank for rank in named if rank in traces and rank not in side.ranks), _LACKING)]
 
 
 def _of_row(trace: Trace, row: int) -> _Made | None:

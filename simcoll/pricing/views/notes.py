@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import State
-from simcoll.core.trace import Trace
+from simcoll.core.trace import Trace, once_alike, slots_key
 from simcoll.core.units import counted
 from simcoll.pricing.compute import Counted, measured
 from simcoll.pricing.job import RecordedJob
@@ -29,7 +29,7 @@ def _damage(traces: Sequence[Trace], job: RecordedJob) -> Iterator[str]:
     cut = [trace.rank for trace in traces if trace.dropped or trace.dropped_p2p]
     if cut:
         yield f"the first records of {ranks_text(cut)} are gone: what is left is priced"
-    open_calls = sum(int((trace.slots["state"] < State.COMPLETED).sum()) for trace in traces)
+    open_calls = sum(once_alike(traces, lambda trace: int((trace.slots["state"] < State.COMPLETED).sum()), slots_key))
     if open_calls:
         they = "it is" if open_calls == 1 else "they are"
         yield f"{counted(open_calls, 'call')} had not ended when the records did; {they} priced as if ended"

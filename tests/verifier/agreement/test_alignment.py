@@ -6,11 +6,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.verifier.agreement import alignment
 from simcoll.verifier.agreement.alignment import UNKNOWN, Ints, align, align_all
+from tests.support.native import parts
 
 LETTERS = np.array([[k, k, k, k] for k in range(26)], np.int64)
 """Every token another call from another line."""
@@ -72,9 +73,31 @@ def test_a_path_is_in_order_and_complete(reference: str, other: str) -> None:
 @given(st.text("abcd", max_size=12), st.text("abcd", max_size=12))
 def test_the_cost_is_the_least(narrow: int, table: int, reference: str, other: str) -> None:
     """A path is as cheap as the best of all paths, by the plain recursion, however narrow the first band is."""
-    with mock.patch.multiple(alignment, _NARROW=narrow, _TABLE=table):
+    with mock.patch.multiple(alignment, _TIGHT=min(narrow, 2), _NARROW=narrow, _TABLE=table):
         path = align(LETTERS, tokens(reference), tokens(other))
     assert _cost(reference, other, path.partner.tolist()) == pytest.approx(_least(reference, other))
+
+
+@settings(max_examples=40)
+@given(
+    st.booleans(),
+    st.sampled_from([2, 4, 32]),
+    st.lists(st.tuples(*(st.integers(0, 2),) * 4), min_size=6, max_size=6),
+    st.lists(st.integers(-1, 5), max_size=20),
+    st.lists(st.lists(st.integers(-1, 5), max_size=20), min_size=1, max_size=3),
+)
+def test_compiled_bands_give_the_paths_of_those_in_python(
+    by_line: bool, narrow: int, kinds: list[tuple[int, ...]], reference: list[int], others: list[list[int]]
+) -> None:
+    """Also where several paths cost the same; and the first, tight band gives what a wider one gives."""
+    features, first = np.array(kinds, np.int64), np.array(reference, np.int64)
+    asked = [np.array(other, np.int64) for other in others]
+    found = []
+    for kind, tight in (("compiled", 1), ("python", 1), ("compiled", narrow)):
+        with parts(kind), mock.patch.multiple(alignment, _TIGHT=tight, _NARROW=narrow):
+            paths = align_all(features, first, asked, by_line=by_line)
+        found.append([(path.partner.tolist(), path.reached) for path in paths])
+    assert found[0] == found[1] == found[2]
 
 
 def _cost(reference: str, other: str, partner: list[int]) -> float:
