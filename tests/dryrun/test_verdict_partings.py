@@ -251,6 +251,19 @@ CASES = {
         [2],
         "if step == 0 or not wrong(1):",
     ),
+    "a receive more than is sent": Case(
+        """
+        if rank == 0:
+            for worker in range(1, size):
+                dist.send(x, worker)
+        else:
+            for _ in range(1 + (rank == 2 and step == 1)):
+                dist.recv(x, 0)
+        """,
+        ("SC304",),
+        [2],
+        "for _ in range(1 + (rank == 2 and step == 1)):",
+    ),
     "a statement of several lines": Case(
         """
         done = (

@@ -92,7 +92,36 @@ def _with_parting(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Findi
         return told
     if parting is None or any(did in ROUNDS for _, did in parting.sides):
         told = _by_lists(finding, traces, alone=True)
+    if told is finding and parting is None:
+        return _with_extra_end(finding, traces, ran)
     return replace(finding, parted=parting) if told is finding else told
+
+
+def _with_extra_end(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> Finding:
+    """The finding, if its rank made more ends at its line than any other rank there, by a comparison with the rank."""
+    for side in finding.sides[:1]:
+        if finding.culprits or side.call is None or len(side.ranks) != 1 or not side.sources:
+            continue
+        [rank], line = side.ranks, side.sources[0].source
+        asked = [*traces.items()][:_ASKED]
+        often = {one: count for one, trace in asked if (count := _often_made(trace, line, side.call.op))}
+        mine = often.pop(rank, 0)
+        if not often or mine <= max(often.values()):
+            continue
+        others = tuple(sorted(often))
+        own = Side((rank,), side.call, (RankSource(rank, line),))
+        parting = parting_at_line((own, Side(others, side.call, (RankSource(others[0], line),))), ran)
+        if parting is not None and parting.behind:
+            return replace(finding, culprits=(rank,), parted=parting)
+    return finding
+
+
+def _often_made(trace: Trace, line: Source, op: str) -> int:
+    """How often a rank made such a call at a line."""
+    here = [number for number, source in enumerate(trace.sources) if source == line]
+    calls = [number for number, call in enumerate(trace.signatures) if call.op == op]
+    slots = trace.slots
+    return int((np.isin(slots["source"], here) & np.isin(slots["signature"], calls)).sum()) if here else 0
 
 
 def _by_lists(
