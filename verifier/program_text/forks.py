@@ -347,9 +347,10 @@ def _counted(loop: ast.AST) -> set[str]:
 
 
 def _is_on(fork: Fork, statements: Sequence[ast.stmt], names: set[str]) -> bool:
-    """True for an exit whose condition names one of these."""
+    """True for an exit whose condition names one of these, and no rank."""
     tests = [node.test for node in statements if isinstance(node, ast.If) and node.lineno == fork.line]
-    return any(isinstance(node, ast.Name) and node.id in names for test in tests for node in ast.walk(test))
+    named = any(isinstance(node, ast.Name) and node.id in names for test in tests for node in ast.walk(test))
+    return named and not any(map(_depends_on_rank, tests))
 
 
 def may_differ(fork: Fork, loop: ast.AST) -> bool:
