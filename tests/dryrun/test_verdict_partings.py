@@ -285,6 +285,19 @@ CASES = {
         "if rank == 2 and seen == 2:",
         steps=False,
     ),
+    "a call in the wrong group, of pairs": Case(
+        """
+        dp = mesh.get_group("dp")
+        if rank == 2:
+            dist.all_reduce(torch.ones(4), group=dp)
+        else:
+            dist.all_reduce(torch.ones(4), group=tp)
+        """,
+        ("SC202",),
+        [2],
+        "if rank == 2:",
+        steps=False,
+    ),
     "a statement of several lines": Case(
         """
         done = (
