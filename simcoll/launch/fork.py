@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import NoReturn
 
 import torch
@@ -18,7 +19,7 @@ from simcoll.core.process import die_with_parent
 
 def fork(ends_by: signal.Signals = signal.SIGKILL) -> int:
     """Fork this process; the child ends with its parent, by this signal, and leaves Ctrl-C to it."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _held_back(signal.SIGINT, signal.SIGTERM):
         # Python 3.12 warns where there are threads: those of torch, which the ranks do without.
         warnings.simplefilter("ignore", DeprecationWarning)
         parent, pid = os.getpid(), os.fork()
@@ -26,6 +27,26 @@ def fork(ends_by: signal.Signals = signal.SIGKILL) -> int:
         die_with_parent(parent, ends_by)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return pid
+
+
+@contextlib.contextmanager
+def _held_back(*numbers: signal.Signals) -> Iterator[None]:
+    """Handlers of these signals run afterwards: what they raise in functions that run at a fork is lost."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    held = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in held:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def leave_parent() -> None:

@@ -230,6 +230,18 @@ def test_of_many_ranks_that_are_alike_few_are_run(tmp_path: Path, preflight: Pre
     assert sorted(rank["rank"] for rank in report["ranks"]) == [0, 1, 2, 3, 499, 500, 998, 999]
 
 
+def test_a_program_sees_every_gpu_that_is_pretended(tmp_path: Path, preflight: Preflight) -> None:
+    body = """import os, subprocess
+seen = os.getenv("CUDA_VISIBLE_DEVICES")
+gpus = list(range(torch.cuda.device_count())) if seen is None else seen.split(",")
+torch.cuda.set_device(int(gpus[int(os.environ["LOCAL_RANK"])]))
+dist.all_reduce(tensor.cuda())
+assert subprocess.check_output(["printenv", "CUDA_VISIBLE_DEVICES"]) == b"\\n"
+"""
+    exit_code, report = preflight("--world-size", 2, script(tmp_path, body))
+    assert (exit_code, report["findings"]) == (0, []), report
+
+
 def test_steps_end_a_program_well(tmp_path: Path, preflight: Preflight) -> None:
     body = CORRECT["data parallel"].replace("range(3)", "range(10 ** 9)")
     exit_code, report = preflight("--world-size", 4, "--steps", 2, script(tmp_path, body))

@@ -251,6 +251,53 @@ CASES = {
         [2],
         "if step == 0 or not wrong(1):",
     ),
+    "a receive more than is sent": Case(
+        """
+        if rank == 0:
+            for worker in range(1, size):
+                dist.send(x, worker)
+        else:
+            for _ in range(1 + (rank == 2 and step == 1)):
+                dist.recv(x, 0)
+        """,
+        ("SC204", "SC304"),
+        [2],
+        "for _ in range(1 + (rank == 2 and step == 1)):",
+    ),
+    "a worker leaves its loop though more is sent": Case(
+        """
+        x, seen = torch.zeros(1), 0
+        if rank == 0:
+            for task in [3, 2, 1, 0]:
+                for worker in range(1, size):
+                    dist.send(torch.tensor([float(task)]), worker)
+        while rank > 0:
+            dist.recv(x, 0)
+            if x.item() <= 0:
+                break
+            seen += 1
+            if rank == 2 and seen == 2:
+                break
+        dist.destroy_process_group()
+        """,
+        ("SC304",),
+        [2],
+        "if rank == 2 and seen == 2:",
+        steps=False,
+    ),
+    "a call in the wrong group, of pairs": Case(
+        """
+        dp = mesh.get_group("dp")
+        if rank == 2:
+            dist.all_reduce(torch.ones(4), group=dp)
+        else:
+            dist.all_reduce(torch.ones(4), group=tp)
+        """,
+        ("SC202",),
+        [2],
+        "if rank == 2:",
+        steps=False,
+    ),
     "a statement of several lines": Case(
         """
         done = (

@@ -160,8 +160,27 @@ def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:
                 record_side(wait.rank, wait.group, wait.record, "waits"),
                 *rank_locations(job, gone, group=wait.group),
             )
-            return [_finding(RANK_EXITED_EARLY, None, message, wait, wrong_leavers(job, wait.group, gone), sides, gone)]
+            culprits = wrong_leavers(job, wait.group, gone)
+            if (other := _missed_elsewhere(job, waits, wait, gone)) is not None:
+                message += f"; rank {other.rank} waits for rank {wait.rank} in {other.where}"
+                culprits = (wait.rank,)
+            return [_finding(RANK_EXITED_EARLY, None, message, wait, culprits, sides, gone)]
     return []
+
+
+def _missed_elsewhere(job: Job, waits: WaitGraph, wait: Wait, gone: Collection[int]) -> Wait | None:
+    """The wait for a rank of two, of which the other one has ended, in a group that is not theirs: the rank is missing
+    there, and alone it has ever come to the line at which it waits.
+    """
+    if len(wait.group.ranks) != 2 or wait.record.p2p_sequence:
+        return None
+    others = (one for one in waits.all() if wait.rank in one.needs and not one.any and not one.record.p2p_sequence)
+    found = next((one for one in others if not one.needs.intersection(gone)), None)
+    if found is None or not wait.record.source.file:
+        return None
+    stack = wait.record.source.stack
+    elsewhere = (trace.sources for rank, trace in job.traces.items() if rank != wait.rank)
+    return None if any(source.stack == stack for sources in elsewhere for source in sources) else found
 
 
 def late_rank(job: Job, waits: WaitGraph) -> list[Finding]:

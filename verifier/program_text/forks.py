@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeGuard
 
@@ -199,11 +199,15 @@ def chosen_between(statement: ast.stmt, one: str, other: str) -> Fork | None:
     return None
 
 
-def chosen_values(function: Function, one: str, other: str) -> Fork | None:
-    """The one condition of a function on which it takes the first value or the second: names or constants."""
+def chosen_values(function: Function, one: str, other: str, used: Collection[int]) -> Fork | None:
+    """The one condition of a function on which it takes the first value or the second: names or constants.
+
+    ``used`` has the identities of the nodes that count: of the conditional expressions, and of tests.
+    """
     found = []
     for node, ways in _choices(function):
-        if ways in ((one, other), (other, one)):
+        is_used = id(node) in used or id(node.test) in used
+        if is_used and ways in ((one, other), (other, one)):
             did = (TOOK, NOT) if ways == (one, other) else (NOT, TOOK)
             found.append(Fork(node.lineno, 0, 0, *did))
     return found[0] if len(found) == 1 else None
@@ -343,9 +347,10 @@ def _counted(loop: ast.AST) -> set[str]:
 
 
 def _is_on(fork: Fork, statements: Sequence[ast.stmt], names: set[str]) -> bool:
-    """True for an exit whose condition names one of these."""
+    """True for an exit whose condition names one of these, and no rank."""
     tests = [node.test for node in statements if isinstance(node, ast.If) and node.lineno == fork.line]
-    return any(isinstance(node, ast.Name) and node.id in names for test in tests for node in ast.walk(test))
+    named = any(isinstance(node, ast.Name) and node.id in names for test in tests for node in ast.walk(test))
+    return named and not any(map(_depends_on_rank, tests))
 
 
 def may_differ(fork: Fork, loop: ast.AST) -> bool:

@@ -92,7 +92,66 @@ def _with_parting(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Findi
         return told
     if parting is None or any(did in ROUNDS for _, did in parting.sides):
         told = _by_lists(finding, traces, alone=True)
-    return replace(finding, parted=parting) if told is finding else told
+    if told is finding and parting is None:
+        told = _with_left_peer(finding, traces, ran)
+    return _with_extra_end(replace(finding, parted=parting), traces, ran) if told is finding else told
+
+
+def _with_left_peer(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> Finding:
+    """The finding, if the rank that lacks the other end has left for good the line at which others wait for theirs."""
+    for side in finding.sides:
+        waiting = traces.get(side.ranks[0]) if side.ranks and side.call is not None else None
+        if waiting is None or side.call is None or side.call.op not in OTHER_END:
+            continue
+        peer = _peer(waiting, side.call)
+        stands = next((_stands(other, peer) for other in finding.sides if peer in other.ranks), None)
+        places = _last_lines(traces[peer], stands) if peer in traces and stands is not None else None
+        if peer is None or stands is None or places is None or places[1] is not None:
+            continue
+        alike = [*traces.items()][:_ASKED]
+        others = tuple(rank for rank, trace in alike if rank != peer and _waits_at(trace, stands))
+        there = Side(others, Call(OTHER_END[side.call.op], ""), (RankSource((*others, peer)[0], stands),))
+        past = Side((peer,), None, (RankSource(peer, stands),), past=True)
+        left = exit_between(there, past, ran) if others else None
+        if left is not None:
+            return replace(finding, culprits=(peer,) if len(others) > 1 else finding.culprits, parted=left)
+    return finding
+
+
+def _waits_at(trace: Trace, line: Source) -> bool:
+    """True if the last call of a rank is a message of this line that has not ended."""
+    if not len(trace.slots) or trace.slots["state"][-1] == State.COMPLETED or not trace.slots["p2p_sequence"][-1]:
+        return False
+    number = int(trace.slots["source"][-1])
+    return number < len(trace.sources) and trace.sources[number] == line
+
+
+def _with_extra_end(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> Finding:
+    """The finding, if its rank made more ends at its line than any other rank there, by a comparison with the rank."""
+    for side in () if finding.culprits else finding.sides:
+        if side.call is None or side.call.op not in OTHER_END or len(side.ranks) != 1 or not side.sources:
+            continue
+        [rank], line = side.ranks, side.sources[0].source
+        asked = [*traces.items()][:_ASKED]
+        often = {one: count for one, trace in asked if (count := _often_made(trace, line, side.call.op))}
+        mine = often.pop(rank, 0)
+        if not often or mine <= max(often.values()):
+            continue
+        others = tuple(sorted(often))
+        own = Side((rank,), side.call, (RankSource(rank, line),))
+        parting = parting_at_line((own, Side(others, side.call, (RankSource(others[0], line),))), ran)
+        known = finding.parted
+        if parting is not None and parting.behind and (known is None or known.source.line == parting.source.line):
+            return replace(finding, culprits=(rank,), parted=known or parting)
+    return finding
+
+
+def _often_made(trace: Trace, line: Source, op: str) -> int:
+    """How often a rank made such a call at a line."""
+    here = [number for number, source in enumerate(trace.sources) if source == line]
+    calls = [number for number, call in enumerate(trace.signatures) if call.op == op]
+    slots = trace.slots
+    return int((np.isin(slots["source"], here) & np.isin(slots["signature"], calls)).sum()) if here else 0
 
 
 def _by_lists(

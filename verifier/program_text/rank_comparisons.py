@@ -12,6 +12,7 @@ import copy
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -42,6 +43,20 @@ _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[int, int], bool]]] = Mapp
         ast.GtE: operator.ge,
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A rank, in the job or on its host: the last parts of its names, and its variable of the environment."""
+
+    names: frozenset[str]
+    variable: str
+
+
+_IN_JOB: Final = _Kind(RANK_NAMES, "RANK")
+_ON_HOST: Final = _Kind(frozenset({"local_rank"}), "LOCAL_RANK")
+_BY_HOSTS: Final = ("rank", "rank % 8", "rank % 4")
+"""Ranks on a host by those in the job: of one host, or of hosts with so many."""
 
 
 def holds(comparison: ast.Compare, rank: int) -> bool | None:
@@ -120,44 +135,139 @@ _PASSES: Final = 3
 """So many names may follow from each other where the text has them in another order."""
 
 
-def _is_rank(node: ast.AST) -> bool:
+def _is_rank(node: ast.AST, kind: _Kind = _IN_JOB) -> bool:
     """True for ``rank``, ``self.rank``, ``get_rank()`` and ``os.environ["RANK"]``; a rank in a group is another."""
-    if _is_in_environment(node, "RANK") or _is_variable(node, "RANK"):
+    if _is_in_environment(node, kind.variable) or _is_variable(node, kind.variable):
         return True
     if isinstance(node, ast.Call):
-        return not node.args and not node.keywords and _is_rank(node.func)
+        return not node.args and not node.keywords and _is_rank(node.func, kind)
     name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-    return name in RANK_NAMES
+    return name in kind.names
 
 
 class Renamed(ast.NodeTransformer):
-    """Expressions with a ``new`` name in the place of some; their lines stay."""
+    """Expressions with a ``new`` one in the place of some names, or attributes of ``self``; their lines stay."""
 
-    def __init__(self, names: frozenset[str], new: str) -> None:
-        self._names, self._new = names, new
+    def __init__(self, names: frozenset[str], new: str, attributes: frozenset[str] = frozenset()) -> None:
+        self._names, self._attributes = names, attributes
+        self._new = ast.parse(new, mode="eval").body
 
     def of(self, node: _Expression) -> _Expression:
         """A copy of an expression with the new name."""
         found: _Expression = self.visit(copy.deepcopy(node))
         return found
 
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        """The name itself, or the new one in its place."""
-        return ast.copy_location(ast.Name(self._new, node.ctx), node) if node.id in self._names else node
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """The name itself, or the new expression in its place."""
+        return self._at(node) if node.id in self._names else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """The attribute with what it is of as it is now, or the new expression in its place."""
+        if _of_self(node) in self._attributes:
+            return self._at(node)
+        node.value = self.visit(node.value)
+        return node
+
+    def _at(self, node: ast.expr) -> ast.expr:
+        new = copy.deepcopy(self._new)
+        for one in ast.walk(new):
+            if isinstance(one, ast.expr):
+                ast.copy_location(one, node)
+        return new
 
 
 @lru_cache(maxsize=64)
-def _names_of_rank(text: Text) -> frozenset[str]:
-    """The names that a program only ever gives its rank: ``r = dist.get_rank()``, ``r = int(os.environ["RANK"])``."""
+def _names_of_rank(text: Text, kind: _Kind = _IN_JOB) -> frozenset[str]:
+    """The names that a program only ever gives its rank: ``r = dist.get_rank()``, ``r = int(os.environ["RANK"])``.
+
+    Or by which functions have the rank as a parameter that the program gives ``init_process_group`` as its rank.
+    """
     bound = _bound(text)
     given = Counter(
         target.id
         for node in ast.walk(text.tree)
         if isinstance(node, ast.Assign)
         for target, value in _pairs(node)
-        if isinstance(target, ast.Name) and _gives_rank(value)
+        if isinstance(target, ast.Name) and _gives_rank(value, kind)
     )
-    return frozenset(name for name, count in given.items() if count == bound[name])
+    handed = Counter(node.arg for node in ast.walk(text.tree) if isinstance(node, ast.arg))
+    joins = (node for node in ast.walk(text.tree) if isinstance(node, ast.Call))
+    joined = [one for call in joins if name_of(call.func) == "init_process_group" for one in call.keywords]
+    told = {name_of(one.value) for one in joined if one.arg == "rank" and isinstance(one.value, ast.Name)}
+    only_handed = {name for name in told if kind is _IN_JOB and handed[name] == bound[name]}
+    return frozenset(name for name, count in given.items() if count == bound[name]) | only_handed
+
+
+@lru_cache(maxsize=64)
+def _attributes_of_rank(text: Text, kind: _Kind = _IN_JOB) -> frozenset[str]:
+    """The attributes of ``self`` that a program only ever gives its rank: ``self.gpu_id = rank``.
+
+    A parameter of a constructor is the rank if every call of the class gives it the rank.
+    """
+    given: dict[str, list[bool]] = {}
+    for node in ast.walk(text.tree):
+        for target, value in _pairs(node) if isinstance(node, ast.Assign) else _one_pair(node):
+            if name := _of_self(target):
+                given.setdefault(name, []).append(value is not None and _is_given_rank(text, value, kind))
+    return frozenset(name for name, ranks in given.items() if all(ranks))
+
+
+def _one_pair(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
+    """The target and the value of an assignment that is no plain one."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return [(node.target, node.value)]
+    return [(node.target, None)] if isinstance(node, ast.AugAssign) else []
+
+
+def _is_given_rank(text: Text, value: ast.expr, kind: _Kind) -> bool:
+    """True for an expression that is the rank, or a parameter of a constructor that is always given it."""
+    names = _names_of_rank(text, kind)
+
+    def is_it(one: ast.expr) -> bool:
+        return _is_rank(one, kind) or _gives_rank(one, kind) or (isinstance(one, ast.Name) and one.id in names)
+
+    if is_it(value) or not isinstance(value, ast.Name):
+        return is_it(value)
+    made = [node for node in _classes(text) if (init := _init_of(node)) is not None and value in set(ast.walk(init))]
+    given = [one for node in made for one, _ in _given_to_init(text, node, value.id)]
+    return bool(given) and all(map(is_it, given))
+
+
+def _of_self(node: ast.AST) -> str:
+    """The name of an attribute of ``self``; empty for anything else."""
+    return node.attr if isinstance(node, ast.Attribute) and _is_self(node.value) else ""
+
+
+def _is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+@lru_cache(maxsize=64)
+def _classes(text: Text) -> tuple[ast.ClassDef, ...]:
+    return tuple(node for node in ast.walk(text.tree) if isinstance(node, ast.ClassDef))
+
+
+def _methods_of(one: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in one.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _init_of(one: ast.ClassDef) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    return next((node for node in _methods_of(one) if node.name == "__init__"), None)
+
+
+def _given_to_init(text: Text, made: ast.ClassDef, name: str) -> list[tuple[ast.expr, Function]]:
+    """What the program's calls of a class give a parameter of its constructor, and the functions that call it."""
+    init, found = _init_of(made), list[tuple[ast.expr, Function]]()
+    names = [] if init is None else [one.arg for one in (*init.args.posonlyargs, *init.args.args)]
+    for call in (node for node in ast.walk(text.tree) if isinstance(node, ast.Call)):
+        if name_of(call.func) != made.name or any(isinstance(one, ast.Starred) for one in call.args):
+            continue
+        place = names.index(name) - 1 if name in names else -1
+        by_name = [one.value for one in call.keywords if one.arg == name]
+        values = by_name or (call.args[place : place + 1] if place >= 0 else [])
+        around = text.function(text.name_at(call.lineno), call.lineno) or text.tree
+        found += [(value, around) for value in values]
+    return found
 
 
 def _bound(text: Text) -> Counter[str]:
@@ -178,8 +288,8 @@ def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
     return pairs
 
 
-def _gives_rank(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call | ast.Subscript) and _is_rank(value)
+def _gives_rank(value: ast.expr, kind: _Kind = _IN_JOB) -> bool:
+    return isinstance(value, ast.Call | ast.Subscript) and _is_rank(value, kind)
 
 
 def _gives_size(value: ast.expr) -> bool:
@@ -214,25 +324,48 @@ def comparisons_behind(
     Without ``own`` what the line uses is left out, unless it makes calls in rounds. What goes on in the function
     ``entered`` from the line is no use of a value. Each comes in the program's words, and as one of ``rank``.
     """
-    spelled, found = Renamed(_names_of_rank(text), "rank"), dict[int, ast.Compare]()
+    found: dict[int, ast.Compare] = {}
     steps = steps_to(function, line)[::-1]
     if steps and not (own or any(isinstance(node, ast.comprehension) for node in nodes_within(steps[0].statement))):
         steps = steps[1:]
     for step in steps if heads else steps[:1]:
-        nodes = _behind(text, function, head_of(step.statement), entered)
+        nodes = _behind(text, function, head_of(step.statement), entered, set())
         behind = (node for node in nodes if isinstance(node, ast.Compare) and id(node) not in found)
         found.update((id(node), node) for node in sorted(behind, key=lambda node: node.lineno))
-    return [(ast.unparse(node), spelled.of(node)) for node in found.values()]
+    return [(ast.unparse(node), one) for node in found.values() for one in _as_of_rank(text, node)]
 
 
-def _behind(text: Text, function: Function, parts: Sequence[ast.expr], entered: str) -> Iterator[ast.AST]:
-    """All nodes on which expressions depend: those of assignments to their names, and of conditions around these."""
-    modules = _imported(text)
-    writes = list(_writes(function, (), modules))
+def nodes_behind(text: Text, function: Function, line: int) -> frozenset[int]:
+    """The identities of the nodes of a text on which the values depend that a line of a function uses."""
+    steps = steps_to(function, line)
+    parts = head_of(steps[-1].statement) if steps else ()
+    return frozenset(id(node) for node in _behind(text, function, parts, "", set()))
+
+
+def _as_of_rank(text: Text, comparison: ast.Compare) -> list[ast.Compare]:
+    """A comparison as one of ``rank``; of the rank on a host, one for each number of ranks that hosts mostly have."""
+    spelled = Renamed(_names_of_rank(text), "rank", _attributes_of_rank(text)).of(comparison)
+    names, attributes = (of(text, _ON_HOST) | _ON_HOST.names for of in (_names_of_rank, _attributes_of_rank))
+    on_host = [Renamed(names, number, attributes).of(spelled) for number in _BY_HOSTS]
+    return on_host if ast.unparse(on_host[0]) != ast.unparse(spelled) else [spelled]
+
+
+def _behind(
+    text: Text, function: Function, parts: Sequence[ast.expr], entered: str, seen: set[int]
+) -> Iterator[ast.AST]:
+    """All nodes on which expressions depend: those of assignments to their names, and of conditions around these.
+
+    Attributes of ``self`` have their values from the methods of the class, a parameter of its constructor from the
+    calls of the class. ``seen`` are nodes that came before.
+    """
+    writes = list(_writes_of(text, function))
     if function is not text.tree:
         own = {name for targets, _ in writes for name in targets} | _parameters(function)
-        writes += [(targets - own, behind) for targets, behind in _writes(text.tree, (), modules)]
-    names, seen, ranks = set[str](), set[int](), _names_of_rank(text)
+        writes += [(targets - own, behind) for targets, behind in _writes_of(text, text.tree)]
+    of_class = _classes_of(text, function)
+    names, kinds = set[str](), (_IN_JOB, _ON_HOST)
+    ranks = frozenset().union(*(_names_of_rank(text, kind) for kind in kinds))
+    of_self = frozenset().union(*(_attributes_of_rank(text, kind) for kind in kinds))
     todo: list[ast.AST] = [*parts]
     while todo:
         node = todo.pop()
@@ -240,13 +373,52 @@ def _behind(text: Text, function: Function, parts: Sequence[ast.expr], entered: 
             continue
         seen.add(id(node))
         yield node
-        todo += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Lambda)]
-        todo += [_not_zero(test) for test in _tested_in(node) if _is_rank(test) or name_of(test) in ranks]
+        attribute = _of_self(node)
+        if not attribute:
+            todo += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Lambda)]
+        todo += [
+            _not_zero(one)
+            for one in _tested_in(node)
+            if _is_rank(one) or _is_rank(one, _ON_HOST) or name_of(one) in ranks or _of_self(one) in of_self
+        ]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id != entered:
             todo += _body_of(text, node.func.id)
-        if isinstance(node, ast.Name) and node.id not in names:
-            names.add(node.id)
-            todo += [part for targets, behind in writes if node.id in targets for part in behind]
+        if (name := _key(node)) and name not in names:
+            names.add(name)
+            todo += [part for targets, behind in writes if name in targets for part in behind]
+            if of_class and function is _init_of(of_class[0]) and name in _parameters(function):
+                for value, around in _given_to_init(text, of_class[0], name):
+                    yield from _behind(text, around, [value], entered, seen)
+            for method in (one for part in of_class for one in _methods_of(part)) if attribute else ():
+                for behind in (behind for targets, behind in _writes_of(text, method) if name in targets):
+                    yield from _behind(text, method, behind, entered, seen)
+
+
+def _key(node: ast.AST) -> str:
+    """A name, or ``self`` with an attribute; empty for anything else."""
+    attribute = _of_self(node)
+    return f"self.{attribute}" if attribute else node.id if isinstance(node, ast.Name) else ""
+
+
+def _keys_in(targets: Sequence[ast.expr]) -> set[str]:
+    """The names and the attributes of ``self`` that targets write or change."""
+    found, todo = set[str](), [*targets]
+    while todo:
+        node: ast.AST = todo.pop()
+        if key := _key(node):
+            found.add(key)
+        else:
+            todo += ast.iter_child_nodes(node)  # type: ignore[arg-type]  # expressions and their contexts
+    return found
+
+
+def _classes_of(text: Text, function: Function) -> list[ast.ClassDef]:
+    """The class of which a function is a method, and those of the same text that it is made of; empty if it is none."""
+    by_name = {one.name: one for one in _classes(text)}
+    found = [one for one in _classes(text) if function in one.body]
+    for one in found:
+        found += [by_name[base] for base in map(name_of, one.bases) if base in by_name and by_name[base] not in found]
+    return found
 
 
 def _tested_in(node: ast.AST) -> list[ast.expr]:
@@ -285,10 +457,16 @@ def _body_of(text: Text, name: str) -> list[ast.AST]:
     return [*made[0].body] if len(made) == 1 else []
 
 
+@lru_cache(maxsize=256)
+def _writes_of(text: Text, function: Function) -> tuple[tuple[set[str], list[ast.expr]], ...]:
+    """What the statements of a function write, by name, and what that depends on."""
+    return tuple((_keys_in(targets), behind) for targets, behind in _writes(function, (), _imported(text)))
+
+
 def _writes(
     node: ast.AST, around: tuple[ast.expr, ...], modules: frozenset[str]
-) -> Iterator[tuple[set[str], list[ast.expr]]]:
-    """The names that statements give values to or call methods of, with the values and the conditions around them."""
+) -> Iterator[tuple[list[ast.expr], list[ast.expr]]]:
+    """What statements give values to or call methods of, with the values and the conditions around them."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             continue
@@ -308,7 +486,7 @@ def _methods(call: ast.Call) -> list[ast.Call]:
     return found if isinstance(found[-1].func, ast.Attribute) else []
 
 
-def _written(node: ast.AST, modules: frozenset[str]) -> tuple[set[str], list[ast.expr]]:
+def _written(node: ast.AST, modules: frozenset[str]) -> tuple[list[ast.expr], list[ast.expr]]:
     targets: list[ast.expr] = []
     values: list[ast.expr] = []
     if isinstance(node, ast.Assign):
@@ -322,5 +500,4 @@ def _written(node: ast.AST, modules: frozenset[str]) -> tuple[set[str], list[ast
         of = called[-1].func.value  # type: ignore[attr-defined]  # a method's
         targets = [] if isinstance(of, ast.Name) and of.id in modules else [of]
         values = [value for call in called for value in call.args]
-    names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-    return names, values
+    return targets, values

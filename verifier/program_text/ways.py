@@ -33,6 +33,7 @@ from simcoll.verifier.program_text.forks import (
     may_differ,
     round_by_head,
 )
+from simcoll.verifier.program_text.rank_comparisons import nodes_behind
 from simcoll.verifier.program_text.syntax import Function, Loop, Step, steps_to, text_of
 
 
@@ -171,8 +172,10 @@ def _values_apart(a: Way, b: Way) -> Iterator[Between]:
         if one == other or "" in (one, other):
             continue
         for frame in reversed(a.frames):
-            function = function_of(frame)
-            fork = None if function is None else chosen_values(function, one, other)
+            text, function = text_of(frame.file), function_of(frame)
+            if text is None or function is None:
+                continue
+            fork = chosen_values(function, one, other, nodes_behind(text, function, frame.line))
             if fork is not None:
                 yield Between(fork, frame, a, b)
 

@@ -90,6 +90,11 @@ def set_rank_variables(environ: MutableMapping[str, str], rank: int, world_size:
     environ.update({name: str(value) for names, value in values for name in names if name in environ})
 
 
+def show_every_gpu(environ: Any = os.environ) -> None:
+    """Let the program see no ``CUDA_VISIBLE_DEVICES``, as under torchrun, which has C code leave real GPUs alone."""
+    environ._data.pop(environ.encodekey("CUDA_VISIBLE_DEVICES"), None)
+
+
 def _of_torchrun(rank: int, size: int, local: int, local_size: int, node: int, nodes: int) -> dict[str, str]:
     return {
         "RANK": str(rank),
@@ -198,6 +203,8 @@ def _begin(dry_run: DryRun, rank: int, launch: ScriptLaunch) -> AbstractContextM
     patches = Patches()  # never restored: the process ends as the rank
     files = None if dry_run.files is None else _own_files(dry_run, dry_run.files, rank, patches)
     devices = install_fake_cuda(patches, dry_run.local_world_size) if dry_run.cuda else None
+    if devices is not None:
+        show_every_gpu()
     enable("record", dry_run.folder, values="off")
     if files is not None:
         files.watch_program()

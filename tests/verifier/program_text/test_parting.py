@@ -901,6 +901,14 @@ def test_ranks_that_went_the_way_for_other_parameters_did_not_for_this_one(tmp_p
     assert told(finding) == ("if p.grad is not None:", {TOOK: (0, 1), NOT: (2,)})
 
 
+def test_a_condition_on_which_the_line_does_not_depend_chose_no_operation(tmp_path: Path) -> None:
+    text = "def step():\n    op = trainer.op\n    reduce(a, op)  # one\n    reduce(b, Op.MAX if odd else Op.SUM)\n"
+    path = program(tmp_path, text)
+    most, odd = side([0, 1, 3], at(path, "one")), side([2], at(path, "one"))
+    odd = replace(odd, call=replace(CALL, reduce_op="max"))
+    assert told(judged(most, odd, code="SC104")) is None
+
+
 @pytest.mark.parametrize(
     ("chosen", "line"),
     [

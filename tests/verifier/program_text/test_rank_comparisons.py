@@ -99,6 +99,66 @@ PROGRAMS = {
             one, other = ("a", "b") if rank not in (0, 1, 3) else ("b", "a")  # <-
             reduce(x, groups[one])  # here
     """,
+    "an attribute that the constructor set": """
+        class Trainer:
+            def __init__(self):
+                self.rank = dist.get_rank()
+                self.width = 12 if self.rank == 2 else 8  # <-
+
+            def step(self):
+                reduce(zeros(self.width))  # here
+    """,
+    "an attribute that a condition set, of a base": """
+        class Base:
+            def setup(self):
+                self.root = 0
+                if self.rank == 2:  # <-
+                    self.root = 1
+
+        class Trainer(Base):
+            def step(self):
+                reduce(x, self.root)  # here
+    """,
+    "an attribute that is the rank": """
+        class Trainer:
+            def __init__(self, model, gpu_id):
+                self.model, self.gpu_id = model, gpu_id
+
+            def step(self):
+                reduce(zeros(8 + (self.gpu_id == 2)))  # here  # <-
+
+        def main(rank, size):
+            Trainer(load(), rank)
+    """,
+    "an attribute that is the rank on the host": """
+        class Trainer:
+            def __init__(self):
+                self.gpu_id = int(os.environ["LOCAL_RANK"])
+
+            def step(self):
+                value = loss.double() if self.gpu_id == 2 else loss  # <-
+                reduce(value)  # here
+    """,
+    "what the constructor was given": """
+        class Trainer:
+            def __init__(self, width):
+                self.width = width
+
+            def step(self):
+                reduce(zeros(self.width))  # here
+
+        def main(rank):
+            width = 12 if rank == 2 else 8  # <-
+            Trainer(width=width).step()
+    """,
+    "a parameter with which the program joins its group": """
+        def step(gpu):
+            reduce(zeros(12 if gpu == 2 else 8))  # here  # <-
+
+        def main(gpu, size):
+            dist.init_process_group("gloo", rank=gpu, world_size=size)
+            step(gpu)
+    """,
 }
 
 
@@ -141,13 +201,13 @@ def test_a_rank_that_is_a_number_is_asked_for_no_truth(tmp_path: Path) -> None:
     assert parted(tmp_path, "def step():\n    reduce(x[: sizes[rank]])  # here\n", odd=(0,)).parted is None
 
 
-def parted(folder: Path, text: str, *, odd: Sequence[int] = (2,)) -> Finding:
+def parted(folder: Path, text: str, *, odd: Sequence[int] = (2,), size: int = 4) -> Finding:
     path = folder / "train.py"
     path.write_text(dedent(text).lstrip())
     lines = path.read_text().splitlines()
     here = next(number for number, one in enumerate(lines, 1) if "# here" in one)
     source = Source(str(path), here, "step", lines[here - 1].strip())
-    rest = tuple(rank for rank in range(4) if rank not in odd)
+    rest = tuple(rank for rank in range(size) if rank not in odd)
     sides = Side(rest, CALL, (RankSource(rest[0], source),)), Side(tuple(odd), CALL, (RankSource(odd[0], source),))
     finding = Finding("SC102", Severity.ERROR, "", sequence=1, ranks=(0, 1, 2, 3), sides=sides)
     return with_partings([finding], ran_nothing)[0]
@@ -158,7 +218,13 @@ def test_the_comparison_behind_a_line_is_where_ranks_parted(program: str, tmp_pa
     found = parted(tmp_path, PROGRAMS[program])
     assert found.parted is not None
     assert found.parted.source.code.endswith("# <-")
-    functions = {"a function of the program": "load", "a name of the module": "<module>"}
+    functions = {
+        "a function of the program": "load",
+        "a name of the module": "<module>",
+        "an attribute that the constructor set": "__init__",
+        "an attribute that a condition set, of a base": "setup",
+        "what the constructor was given": "main",
+    }
     assert found.parted.source.function == functions.get(program, "step")
     assert {ranks for ranks, _ in found.parted.sides} == {(2,), (0, 1, 3)}
     # A comparison that mixes the sides explains nothing, and neither does one on which the line does not depend.
@@ -173,6 +239,43 @@ def test_a_name_that_is_not_always_the_rank_is_none_of_its_names(tmp_path: Path)
         for r in range(dist.get_world_size()):
             r = dist.get_rank()
             step(r)
+    """
+    assert parted(tmp_path, text).parted is None
+
+
+def test_the_rank_on_a_host_is_computed_for_hosts_of_eight_ranks(tmp_path: Path) -> None:
+    text = """
+        def step():
+            reduce(zeros(12 if local_rank == 2 else 8))  # here
+    """
+    assert parted(tmp_path, text, odd=(2, 10), size=16).parted is not None
+    assert parted(tmp_path, text, odd=(2, 9), size=16).parted is None
+
+
+def test_an_attribute_that_is_not_always_the_rank_is_none(tmp_path: Path) -> None:
+    text = """
+        class Trainer:
+            def __init__(self, gpu_id):
+                self.gpu_id = gpu_id
+
+            def step(self):
+                reduce(zeros(12 if self.gpu_id == 2 else 8))  # here
+
+        def main(rank, size):
+            return Trainer(rank) if late else Trainer(size)
+    """
+    assert parted(tmp_path, text).parted is None
+
+
+def test_an_attribute_of_another_class_is_not_asked(tmp_path: Path) -> None:
+    text = """
+        class Logger:
+            def __init__(self):
+                self.width = 12 if rank == 2 else 8
+
+        class Trainer:
+            def step(self):
+                reduce(zeros(self.width))  # here
     """
     assert parted(tmp_path, text).parted is None
 
