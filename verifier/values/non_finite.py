@@ -24,8 +24,8 @@ Infinities and NaNs are often intended. These are not reported:
   maximum of one float, as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile:
   after at most ``_RECOVERING`` such rounds of the line, or ``_SEARCHING`` where it has been so from its first call on
   and all ranks overflow in all but ``_RECOVERING`` of them. A round ends where the scaler looks at the gradients, which
-  the ranks write down; without a scaler, or with one that never looks between a rank's calls, each call is one. What
-  is in the weights after the next step is none of the search.
+  the ranks write down; without a scaler, or with one that never looks between a rank's calls, each call is one. A
+  search that the end cuts short has not spoilt the weights.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class _Meant:
         line = _line(values.group, one)
         search, unused = self._searches.get(line), self._unused.get(line)
         used = all(one.of_model for one in values.ranks) and self._discards.used(values)
-        if search is not None and search.explains(place) and not used:
+        if search is not None and (place < search.found or (search.cut_short and not used)):
             return True
         if unused is not None and unused.explains(place) and self._discards.span(values) is not None:
             return True
