@@ -45,8 +45,8 @@ def _held_back(*numbers: signal.Signals) -> Iterator[None]:
     finally:
         for number, handler in held.items():
             signal.signal(number, handler)
-        for number in came[:1]:
-            signal.raise_signal(number)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def leave_parent() -> None:

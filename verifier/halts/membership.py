@@ -199,9 +199,14 @@ def _made_by_some(job: Job, made: Mapping[int, Creation], missing: Sequence[int]
     waiting = waiting_makers(made)
     first = waiting[0]
     members = ranks_text(first.members)
-    # Most of the members, which wait for those who make it in a call, have no such group to make there.
+    # Most of the members, or of all ranks, each of which has to make it and waits in a call, have no such group to make
+    # there, if those that are missing wait for those who make it.
     open_calls = [groups_of_open_calls(job.traces[rank]) for rank in missing]
-    alone = 2 * len(missing) > len(first.members) and all(any(set(made) & {*of} for of in one) for one in open_calls)
+    elsewhere = [trace for rank, trace in job.traces.items() if rank not in made]
+    most = 2 * len(missing) > len(first.members) or (
+        len(elsewhere) > len(made) and all(map(groups_of_open_calls, elsewhere))
+    )
+    alone = most and all(any(set(made) & {*of} for of in one) for one in open_calls)
     message = (
         f"{_ranks(waiting)} {verb([one.rank for one in waiting], 'waits', 'wait')} in the making of "
         f"{_name(first)}, of {members}, which {ranks_text(missing)} did not make"

@@ -105,8 +105,10 @@ def _with_left_peer(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> 
             continue
         peer = _peer(waiting, side.call)
         stands = next((_stands(other, peer) for other in finding.sides if peer in other.ranks), None)
-        places = _last_lines(traces[peer], stands) if peer in traces and stands is not None else None
-        if peer is None or stands is None or places is None or places[1] is not None:
+        if peer is None or peer not in traces or stands is None:
+            continue
+        places = _last_lines(traces[peer], stands)
+        if places is None or places[1] is not None:
             continue
         alike = [*traces.items()][:_ASKED]
         others = tuple(rank for rank, trace in alike if rank != peer and _waits_at(trace, stands))

@@ -329,7 +329,7 @@ def comparisons_behind(
     if steps and not (own or any(isinstance(node, ast.comprehension) for node in nodes_within(steps[0].statement))):
         steps = steps[1:]
     for step in steps if heads else steps[:1]:
-        nodes = _behind(text, function, head_of(step.statement), entered, set())
+        nodes = _behind(text, function, head_of(step.statement), entered)
         behind = (node for node in nodes if isinstance(node, ast.Compare) and id(node) not in found)
         found.update((id(node), node) for node in sorted(behind, key=lambda node: node.lineno))
     return [(ast.unparse(node), one) for node in found.values() for one in _as_of_rank(text, node)]
@@ -339,7 +339,7 @@ def nodes_behind(text: Text, function: Function, line: int) -> frozenset[int]:
     """The identities of the nodes of a text on which the values depend that a line of a function uses."""
     steps = steps_to(function, line)
     parts = head_of(steps[-1].statement) if steps else ()
-    return frozenset(id(node) for node in _behind(text, function, parts, "", set()))
+    return frozenset(id(node) for node in _behind(text, function, parts, ""))
 
 
 def _as_of_rank(text: Text, comparison: ast.Compare) -> list[ast.Compare]:
@@ -350,18 +350,29 @@ def _as_of_rank(text: Text, comparison: ast.Compare) -> list[ast.Compare]:
     return on_host if ast.unparse(on_host[0]) != ast.unparse(spelled) else [spelled]
 
 
-def _behind(
-    text: Text, function: Function, parts: Sequence[ast.expr], entered: str, seen: set[int]
-) -> Iterator[ast.AST]:
+def _behind(text: Text, function: Function, parts: Sequence[ast.expr], entered: str) -> Iterator[ast.AST]:
     """All nodes on which expressions depend: those of assignments to their names, and of conditions around these.
 
     Attributes of ``self`` have their values from the methods of the class, a parameter of its constructor from the
-    calls of the class. ``seen`` are nodes that came before.
+    calls of the class.
     """
-    writes = list(_writes_of(text, function))
-    if function is not text.tree:
-        own = {name for targets, _ in writes for name in targets} | _parameters(function)
-        writes += [(targets - own, behind) for targets, behind in _writes_of(text, text.tree)]
+    seen, scopes = set[int](), [(function, [*parts])]
+    while scopes:
+        scope, given = scopes.pop()
+        yield from _behind_in(text, scope, given, entered, seen, scopes)
+
+
+def _behind_in(
+    text: Text,
+    function: Function,
+    parts: Sequence[ast.expr],
+    entered: str,
+    seen: set[int],
+    scopes: list[tuple[Function, list[ast.expr]]],
+) -> Iterator[ast.AST]:
+    """The nodes of one function, but those ``seen``; what they depend on in others is added to ``scopes``."""
+    own, parameters = _writes_of(text, function), _parameters(function)
+    outer = {} if function is text.tree else _writes_of(text, text.tree)
     of_class = _classes_of(text, function)
     names, kinds = set[str](), (_IN_JOB, _ON_HOST)
     ranks = frozenset().union(*(_names_of_rank(text, kind) for kind in kinds))
@@ -385,13 +396,11 @@ def _behind(
             todo += _body_of(text, node.func.id)
         if (name := _key(node)) and name not in names:
             names.add(name)
-            todo += [part for targets, behind in writes if name in targets for part in behind]
-            if of_class and function is _init_of(of_class[0]) and name in _parameters(function):
-                for value, around in _given_to_init(text, of_class[0], name):
-                    yield from _behind(text, around, [value], entered, seen)
+            todo += own.get(name, ()) if name in own or name in parameters else outer.get(name, ())
+            if of_class and function is _init_of(of_class[0]) and name in parameters:
+                scopes += [(around, [value]) for value, around in _given_to_init(text, of_class[0], name)]
             for method in (one for part in of_class for one in _methods_of(part)) if attribute else ():
-                for behind in (behind for targets, behind in _writes_of(text, method) if name in targets):
-                    yield from _behind(text, method, behind, entered, seen)
+                scopes += [(method, behind)] if (behind := _writes_of(text, method).get(name)) else []
 
 
 def _key(node: ast.AST) -> str:
@@ -458,9 +467,13 @@ def _body_of(text: Text, name: str) -> list[ast.AST]:
 
 
 @lru_cache(maxsize=256)
-def _writes_of(text: Text, function: Function) -> tuple[tuple[set[str], list[ast.expr]], ...]:
-    """What the statements of a function write, by name, and what that depends on."""
-    return tuple((_keys_in(targets), behind) for targets, behind in _writes(function, (), _imported(text)))
+def _writes_of(text: Text, function: Function) -> dict[str, list[ast.expr]]:
+    """The names that the statements of a function write, each with what that depends on."""
+    found: dict[str, list[ast.expr]] = {}
+    for targets, behind in _writes(function, (), _imported(text)):
+        for name in _keys_in(targets):
+            found.setdefault(name, []).extend(behind)
+    return found
 
 
 def _writes(

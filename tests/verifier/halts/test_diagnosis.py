@@ -333,6 +333,13 @@ def test_a_member_that_never_made_the_group() -> None:
     assert (finding.code, finding.culprits) == ("SC401", (1,))
 
 
+def test_who_makes_a_group_while_all_others_wait_elsewhere_makes_it_too_early() -> None:
+    one, other = group("1", 0, 1), group("2", 2, 3)
+    records = {0: [], 1: [waiting(one, 1)], 2: [waiting(other, 1)], 3: [waiting(other, 1)]}
+    [finding] = halted(job(records, [WORLD, one, other], rank0=creating(1, 0, 1, done=False)))
+    assert (finding.code, finding.culprits) == ("SC401", (0,))
+
+
 def test_receives_in_a_ring_are_a_wait_of_each_rank() -> None:
     def receives(rank: int) -> Record:
         call = Call("recv", "recv", outputs=BUFFER, peer=(rank + 1) % 3)

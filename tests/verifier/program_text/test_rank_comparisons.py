@@ -267,6 +267,15 @@ def test_an_attribute_that_is_not_always_the_rank_is_none(tmp_path: Path) -> Non
     assert parted(tmp_path, text).parted is None
 
 
+def test_attributes_may_depend_on_very_many_others(tmp_path: Path) -> None:
+    chain = "\n".join(f"        self.a{number} = self.a{number + 1}" for number in range(1500))
+    text = f"class Trainer:\n    def __init__(self):\n{chain}\n        self.a1500 = 12 if rank == 2 else 8\n"
+    text += "    def step(self):\n        reduce(zeros(self.a0))  # here\n"
+    found = parted(tmp_path, text)
+    assert found.parted is not None
+    assert found.parted.source.code == "self.a1500 = 12 if rank == 2 else 8"
+
+
 def test_an_attribute_of_another_class_is_not_asked(tmp_path: Path) -> None:
     text = """
         class Logger:
