@@ -13,6 +13,7 @@ import pytest
 
 import simcoll
 from simcoll.cli import main
+from simcoll.verifier.agreement import matched_calls
 from tests.support.flight_dumps import document, entry, torch_pickle
 from tests.support.jobs import write_job
 
@@ -37,6 +38,17 @@ def test_a_folder_of_black_boxes(capsys, job):
     assert "8 steps of 6 calls, as rank 0 has them" in out
     assert "bottleneck links" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_calls_are_matched_once_for_the_price_and_the_verdict(capsys, job, monkeypatch):
+    matched = []
+    for name in ("columns_of", "match_messages"):
+        own = getattr(matched_calls, name)
+        monkeypatch.setattr(
+            matched_calls, name, lambda traces, name=name, own=own: (matched.append(name), own(traces))[1]
+        )
+    assert run(capsys, job, "--gpu", "h100")[0] == 0
+    assert matched == ["columns_of", "match_messages"]
 
 
 def test_the_document_has_every_collective_with_the_price_of_the_estimator(capsys, job):

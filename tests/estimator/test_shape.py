@@ -1,13 +1,16 @@
 """What the closed form reads off a graph."""
 
 import math
+from collections import deque
 from typing import Any
 
 import networkx as nx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from simcoll.estimator.shape import shape_of
-from simcoll.topology.graph import TopologyError, connect, flat
+from simcoll.estimator.shape import _way, shape_of
+from simcoll.topology.graph import TopologyError, connect, derived, flat
 from tests.support.graphs import LINK, pcie_box, servers, two_leaves
 
 
@@ -121,3 +124,38 @@ def test_an_exchange_lasts_as_long_as_its_busiest_domain():
     assert shape.network == 4 * 50e9
     ranks, large, small = 12, 8 * 4 / (8 * 50e9), 4 * 8 / (4 * 50e9)
     assert shape.local * (ranks - shape.local) / shape.exchange_network == pytest.approx(max(large, small))
+
+
+KINDS = ("pcie", "nic", "switch", "gpu")
+
+
+@given(
+    st.lists(st.sampled_from(KINDS), min_size=2, max_size=12),
+    st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=40),
+    st.sets(st.sampled_from(KINDS)),
+)
+def test_a_way_is_that_which_a_search_from_its_start_finds_first(kinds, links, passing):
+    graph = nx.DiGraph()
+    for node, kind in enumerate(kinds):
+        graph.add_node(node, kind=kind)
+    graph.add_edges_from((one, other) for one, other in links if one != other and max(one, other) < len(kinds))
+    for end in range(1, len(kinds)):
+        assert _way(graph, 0, end, sorted(passing)) == _from_its_start(graph, 0, end, passing)
+
+
+def _from_its_start(graph, start, end, passing):
+    came, queue = {start: [start]}, deque([start])
+    while queue:
+        one = queue.popleft()
+        for other in graph.successors(one):
+            if other not in came and (other == end or graph.nodes[other]["kind"] in passing):
+                came[other] = [*came[one], other]
+                queue.append(other)
+    return came.get(end, [])
+
+
+def test_a_way_between_two_hosts_looks_at_no_other_hosts():
+    graph = servers(nodes=32)
+    assert shape_of(graph, (7, 200)).domains == 2
+    looked = [derived(graph, direction, lambda graph: {}) for direction in ("successors", "predecessors")]
+    assert 0 < sum(map(len, looked)) < graph.number_of_nodes() / 4

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simcoll.core.record import Record, State
 from simcoll.core.trace import ASYNCHRONOUS, HANDED_ON
 from simcoll.pricing.job import recorded_job
-from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Programs
+from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Programs, _first_after
 from tests.support.timed import BEGIN, Made, call, timed, world
 from tests.support.traces import trace_of
 
@@ -154,3 +156,14 @@ def test_ranks_share_what_they_do_alike_and_nothing_else():
     assert first.kind is second.kind
     assert first.instance is second.instance
     assert first.place is second.place
+
+
+NUMBERS = st.lists(st.integers(0, 9), max_size=8)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS)
+def test_a_guess_of_where_waits_stand_changes_nothing(times, asked, guess):
+    made, wanted = np.array(sorted(times), np.int64), np.array(asked, np.int64)
+    places = np.searchsorted(made, wanted)
+    assert _first_after(made, wanted, np.array(guess, np.int64)).tolist() == places.tolist()
+    assert _first_after(made, wanted, places) is places

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
+from benchmarks.verify_boxes import Job, write_job
+from simcoll.blackbox.gather import gather
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.describe import advice_of
 from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.halts import wrong_group
 from simcoll.verifier.postmortem import judge
 from tests.support.traces import trace_of
 
@@ -132,3 +136,15 @@ def test_one_rank_against_one_other_names_none() -> None:
     finding = halted(traces)
     assert (finding.code, finding.culprits) == ("SC204", ())
     assert finding.message.startswith("none of them can go on")
+
+
+def test_who_lacks_a_call_is_looked_for_once_of_ranks_that_all_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks, looked = 24, []
+    write_job(Job("each unlike", ranks, 32), tmp_path / "job")
+    row = wrong_group._row
+    monkeypatch.setattr(wrong_group, "_row", lambda *asked: (looked.append(asked), row(*asked))[1])
+    findings = judge(gather([tmp_path / "job"]).traces).findings
+    assert [len(one.sides) for one in findings] == [ranks]
+    assert len(looked) <= 4 * ranks
