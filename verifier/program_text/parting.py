@@ -28,6 +28,7 @@ from simcoll.verifier.program_text.ways import (
     Between,
     Way,
     comes_again,
+    comes_first,
     exits_of_rounds,
     forks_between,
     function_of,
@@ -165,7 +166,25 @@ def _with_parting(finding: Finding, ran: Ran) -> Finding:
     skipped, at_once = finding.code == CALL_SKIPPED.code, _waits_in_messages(finding)
     found, parting = _parting(finding.sides, ran, finding.group, at_once=at_once, skipped=skipped)
     told = replace(finding, parted=parting)
-    return told if found is None else _as_skipped(told, found)
+    if found is not None:
+        return _as_skipped(told, found)
+    apart = _come_past(finding, ran)
+    return told if apart is None else _with_skipped(told, *apart)
+
+
+def _come_past(finding: Finding, ran: Ran) -> tuple[Side, Side] | None:
+    """Who made a call, and who came past its line since the last call that all made, if one of two sides did.
+
+    No text tells why: the line calls what a program decides elsewhere, such as a cache or what needs a gradient.
+    """
+    ways = [way for side in finding.sides if not side.past and (way := way_of(side)) is not None]
+    if len(finding.sides) != 2 or len(ways) < 2:
+        return None
+    before, same = (ran.before(way.side) for way in ways)
+    if before != same or (not before and finding.sequence != 1):
+        return None
+    first = comes_first(before[::-1], *ways)
+    return None if first is None else (ways[not first].side, ways[first].side)
 
 
 def _waits_in_messages(finding: Finding) -> bool:
@@ -264,11 +283,15 @@ def _as_skipped(finding: Finding, found: Between) -> Finding:
     """The finding on a call skipped or extra in the place of one on its fields, where that is what the fork says."""
     fork, inside, outside = found.fork, found.inside.side, found.outside.side
     makers, lackers = (outside, inside) if fork.leaves else (inside, outside)
-    both = makers.call is not None and lackers.call is not None
-    by_fork = fork.alone or fork.loop or fork.leaves
-    if finding.code not in _FIELDS or len(finding.sides) != 2 or not both or not by_fork or finding.sequence is None:
+    return _with_skipped(finding, makers, lackers) if fork.alone or fork.loop or fork.leaves else finding
+
+
+def _with_skipped(finding: Finding, makers: Side, lackers: Side) -> Finding:
+    """The finding on a call skipped or extra in the place of one on its fields."""
+    if makers.call is None or lackers.call is None:
         return finding
-    assert makers.call is not None
+    if finding.code not in _FIELDS or len(finding.sides) != 2 or finding.sequence is None:
+        return finding
     sides = {id(makers): makers, id(lackers): replace(lackers, note="made this call, and not that one")}
     return replace(
         finding,
