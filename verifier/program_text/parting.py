@@ -20,7 +20,7 @@ from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.describe import minority, presence_text
 from simcoll.verifier.findings.finding import EarlierDivergence, Finding, Parting, Severity, Side
-from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, FIELD_RULES
+from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, FIELD_RULES, MEMBERSHIP_MISMATCH
 from simcoll.verifier.program_text.forks import fork_of
 from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
 from simcoll.verifier.program_text.syntax import Loop, steps_to, text_of
@@ -31,6 +31,7 @@ from simcoll.verifier.program_text.ways import (
     comes_first,
     exits_of_rounds,
     forks_between,
+    forks_of_rounds,
     function_of,
     way_of,
 )
@@ -165,11 +166,26 @@ def _with_parting(finding: Finding, ran: Ran) -> Finding:
             return told if found is None else _as_skipped_earlier(told, finding.came_apart, found)
     skipped, at_once = finding.code == CALL_SKIPPED.code, _waits_in_messages(finding)
     found, parting = _parting(finding.sides, ran, finding.group, at_once=at_once, skipped=skipped)
+    if parting is None and finding.code == MEMBERSHIP_MISMATCH.code:
+        parting = _in_other_rounds(finding.sides)
     told = replace(finding, parted=parting)
     if found is not None:
         return _as_skipped(told, found)
     apart = _come_past(finding, ran)
     return told if apart is None else _with_skipped(told, *apart)
+
+
+def _in_other_rounds(sides: Sequence[Side]) -> Parting | None:
+    """The condition on the rank by which ranks come to one line in unlike rounds of a loop."""
+    ways = [way for side in sides[:_SIDES] if (way := way_of(side)) is not None]
+    found = [next(filter(_is_by_rank, forks_of_rounds(ways[0], other)), None) for other in ways[1:]]
+    if len(ways) < len(sides) or not found or found[0] is None or None in found:
+        return None
+    at, line = found[0].frame, found[0].fork.line
+    text = text_of(at.file)
+    code = "" if text is None else text.line(line)
+    ranks = tuple(sorted(rank for way in ways for rank in way.side.ranks))
+    return Parting(Source(at.file, line, at.function, code), ((ranks, "took it in different rounds"),))
 
 
 def _come_past(finding: Finding, ran: Ran) -> tuple[Side, Side] | None:

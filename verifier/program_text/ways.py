@@ -423,6 +423,21 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     return rounds[0] < rounds[1] if comes_round or not any(again for again, _ in rounds) else None
 
 
+def forks_of_rounds(a: Way, b: Way) -> Iterator[Between]:
+    """Forks in the innermost loop around one line, at which both are, that decide in which rounds ranks come to it."""
+    if _common(a.frames, b.frames) < max(len(a.frames), len(b.frames)):
+        return
+    for frame in reversed(a.frames):
+        steps = _steps(frame)
+        inside = [number for number, step in enumerate(steps) if isinstance(step.parent, Loop)]
+        if inside:
+            for place in reversed(range(inside[-1], len(steps))):
+                branch = fork_of(steps[place], steps[:place]) if place > inside[-1] else None
+                forks = [*([] if branch is None else [branch]), *exits_before(steps[place])]
+                yield from (Between(fork, frame, a, b) for fork in forks)
+            return
+
+
 def _calls_once(way: Way, since: Sequence[Source], depth: int) -> bool:
     """True if a way stands at the last call's line, and each visit of it makes this one call, by its own name."""
     steps = [_steps(frame) for frame in way.frames[depth:]]

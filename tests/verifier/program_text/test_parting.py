@@ -1264,3 +1264,19 @@ def test_the_first_call_of_a_group_may_be_skipped_too(tmp_path: Path) -> None:
     first = Finding("SC102", Severity.ERROR, "", GROUP, sequence=1, ranks=(0, 1, 2), sides=asked)
     [finding] = with_partings([first], ran_nothing)
     assert finding.message == "rank 2 skipped the all_reduce that ranks 0-1 made as collective 1"
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("if rank not in members:\n            continue\n        made = new_group(members)", "if rank not in members:"),
+        ("if rank in members:\n            made = new_group(members)", "if rank in members:"),
+        ("if members:\n            made = new_group(members)", ""),
+    ],
+)
+def test_ranks_that_make_unlike_groups_at_one_line_came_there_in_other_rounds(
+    body: str, line: str, tmp_path: Path
+) -> None:
+    path = program(tmp_path, f"def step():\n    for members in layout:\n        {body}  # one\n")
+    finding = judged(side([0, 1], at(path, "one")), side([2], at(path, "one")), code="SC401")
+    assert told(finding) == ((line, {"took it in different rounds": (0, 1, 2)}) if line else None)
