@@ -33,8 +33,8 @@ evidence, and which explanations silence it. [The rules](rules/README.md) state 
 5. *The divergence.* The first error of each group states where its ranks had diverged before
    (`verifier/agreement/divergence.py`).
 6. *The program's text.* Where the program is at hand, an error names the line at which its ranks parted, such as
-   `if rank == 0:` (`verifier/program_text/`). Where ranks parted so that some of them make one call more, a difference
-   in a field becomes a skipped call (SC202).
+   `if rank == 0:` (`verifier/program_text/`). Where ranks parted so that some of them make one call more, or came
+   past the line of the others' call since their last one, a difference in a field becomes a skipped call (SC202).
 7. *What findings say beside that.* Where a group has no majority, other groups of its kind may tell which side is wrong
    (`verifier/halts/broken_ties.py`). The line of a helper is told from its other calls
    (`verifier/views/call_sites.py`); every finding names the fields that the records leave out, and its training step.

@@ -265,13 +265,20 @@ def _how(trace: Trace | None, end: ProcessEnd, guesses: Collection[Line]) -> Ran
     if any(event.kind == ENDLESS for event in events):
         return RankEnding.ENDLESS
     raised = next((event for event in events if event.kind == "exception"), None)
-    if raised is not None and (text(raised, "type") in _FAILURES_OF_OTHERS or _line(source_of(raised.data)) in guesses):
+    if raised is not None and text(raised, "type") in _FAILURES_OF_OTHERS:
+        return RankEnding.GUESSED
+    if trace is not None and raised is not None and _line(source_of(raised.data)) in guesses and _has_received(trace):
         return RankEnding.GUESSED
     if raised is not None and any(event.kind == UNKNOWN_OBJECTS and event.data.get("stopped") for event in events):
         return RankEnding.GUESSED
     if any(event.kind == STEPS_MADE for event in events):
         return RankEnding.STEPS_DONE
     return RankEnding.FAILED if end.exit_code else RankEnding.FINISHED
+
+
+def _has_received(trace: Trace) -> bool:
+    """True if a rank may hold a value from others: it has made a call, or read one by another way."""
+    return len(trace.slots) > 0 or lacks_objects(trace) or bool(tainted_reads(trace))
 
 
 def _guesses(traces: Sequence[Trace]) -> set[Line]:

@@ -279,6 +279,21 @@ dist.barrier()
     assert (report["findings"][0]["code"], report["findings"][0]["culprits"]) == ("SC701", [2])
 
 
+def test_a_check_that_fails_before_anything_was_received_is_a_failure(tmp_path: Path, preflight: Preflight) -> None:
+    body = """
+values = torch.ones(4) * (8 if rank == 2 else 1)
+for _ in range(2):
+    assert values.max() < 8
+    dist.all_reduce(values)
+    values /= size
+"""
+    path = script(tmp_path, "")
+    path.write_text(HEAD.replace("dist.all_reduce(tensor)\n", "") + body, encoding="utf-8")
+    exit_code, report = preflight("--world-size", 4, path)
+    assert exit_code == FINDINGS
+    assert (report["findings"][0]["code"], report["findings"][0]["culprits"]) == ("SC701", [2])
+
+
 def test_sizes_that_were_received_are_compared(tmp_path: Path, preflight: Preflight) -> None:
     body = """
 sizes = [torch.zeros(1, dtype=torch.long) for _ in range(size)]

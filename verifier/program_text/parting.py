@@ -20,7 +20,7 @@ from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.describe import minority, presence_text
 from simcoll.verifier.findings.finding import EarlierDivergence, Finding, Parting, Severity, Side
-from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, FIELD_RULES
+from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, FIELD_RULES, MEMBERSHIP_MISMATCH
 from simcoll.verifier.program_text.forks import fork_of
 from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
 from simcoll.verifier.program_text.syntax import Loop, steps_to, text_of
@@ -28,8 +28,10 @@ from simcoll.verifier.program_text.ways import (
     Between,
     Way,
     comes_again,
+    comes_first,
     exits_of_rounds,
     forks_between,
+    forks_of_rounds,
     function_of,
     way_of,
 )
@@ -164,8 +166,41 @@ def _with_parting(finding: Finding, ran: Ran) -> Finding:
             return told if found is None else _as_skipped_earlier(told, finding.came_apart, found)
     skipped, at_once = finding.code == CALL_SKIPPED.code, _waits_in_messages(finding)
     found, parting = _parting(finding.sides, ran, finding.group, at_once=at_once, skipped=skipped)
+    if parting is None and finding.code == MEMBERSHIP_MISMATCH.code:
+        parting = _in_other_rounds(finding.sides)
     told = replace(finding, parted=parting)
-    return told if found is None else _as_skipped(told, found)
+    if found is not None:
+        return _as_skipped(told, found)
+    apart = _come_past(finding, ran)
+    return told if apart is None else _with_skipped(told, *apart)
+
+
+def _in_other_rounds(sides: Sequence[Side]) -> Parting | None:
+    """The condition on the rank by which ranks come to one line in unlike rounds of a loop."""
+    ways = [way for side in sides[:_SIDES] if (way := way_of(side)) is not None]
+    found = [next(filter(_is_by_rank, forks_of_rounds(ways[0], other)), None) for other in ways[1:]]
+    if len(ways) < len(sides) or not found or found[0] is None or None in found:
+        return None
+    at, line = found[0].frame, found[0].fork.line
+    text = text_of(at.file)
+    code = "" if text is None else text.line(line)
+    ranks = tuple(sorted(rank for way in ways for rank in way.side.ranks))
+    return Parting(Source(at.file, line, at.function, code), ((ranks, "took it in different rounds"),))
+
+
+def _come_past(finding: Finding, ran: Ran) -> tuple[Side, Side] | None:
+    """Who made a call, and who came past its line since the last call that all made, if one of two sides did.
+
+    No text tells why: the line calls what a program decides elsewhere, such as a cache or what needs a gradient.
+    """
+    ways = [way for side in finding.sides if not side.past and (way := way_of(side)) is not None]
+    if len(finding.sides) != 2 or len(ways) < 2:
+        return None
+    before, same = (ran.before(way.side) for way in ways)
+    if before != same or (not before and finding.sequence != 1):
+        return None
+    first = comes_first(before[::-1], *ways)
+    return None if first is None else (ways[not first].side, ways[first].side)
 
 
 def _waits_in_messages(finding: Finding) -> bool:
@@ -264,11 +299,15 @@ def _as_skipped(finding: Finding, found: Between) -> Finding:
     """The finding on a call skipped or extra in the place of one on its fields, where that is what the fork says."""
     fork, inside, outside = found.fork, found.inside.side, found.outside.side
     makers, lackers = (outside, inside) if fork.leaves else (inside, outside)
-    both = makers.call is not None and lackers.call is not None
-    by_fork = fork.alone or fork.loop or fork.leaves
-    if finding.code not in _FIELDS or len(finding.sides) != 2 or not both or not by_fork or finding.sequence is None:
+    return _with_skipped(finding, makers, lackers) if fork.alone or fork.loop or fork.leaves else finding
+
+
+def _with_skipped(finding: Finding, makers: Side, lackers: Side) -> Finding:
+    """The finding on a call skipped or extra in the place of one on its fields."""
+    if makers.call is None or lackers.call is None:
         return finding
-    assert makers.call is not None
+    if finding.code not in _FIELDS or len(finding.sides) != 2 or finding.sequence is None:
+        return finding
     sides = {id(makers): makers, id(lackers): replace(lackers, note="made this call, and not that one")}
     return replace(
         finding,

@@ -34,7 +34,7 @@ from simcoll.verifier.program_text.forks import (
     round_by_head,
 )
 from simcoll.verifier.program_text.rank_comparisons import nodes_behind
-from simcoll.verifier.program_text.syntax import Function, Loop, Step, steps_to, text_of
+from simcoll.verifier.program_text.syntax import Function, Loop, Step, calls_in, name_of, steps_to, text_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -398,6 +398,57 @@ def comes_past(before: Source | None, now: Source | None, line: Source) -> bool 
         return early and (here is None or wanted < here)
     around = [{id(step.parent) for step in _steps(way[depth]) if isinstance(step.parent, Loop)} for way in ways]
     return bool(set.intersection(*around)) and not here <= wanted <= came
+
+
+def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
+    """True if the program comes from its last call to where ``a`` is before it comes to where ``b`` is.
+
+    ``since`` is the stack of that call, outermost frame first; empty at the start. The answer is None for lines that
+    are not in one function, or in the same loops of it, and for a line that may have made that call and another one in
+    one visit.
+    """
+    depth = _common(a.frames, b.frames)
+    stacks = [stack for stack in (since, a.frames, b.frames) if stack]
+    if any(len(stack) <= depth or _common(stack, a.frames) < min(depth, len(a.frames)) for stack in stacks):
+        return None
+    at = [stack[depth] for stack in stacks]
+    loops = {tuple(id(step.parent) for step in _steps(frame) if isinstance(step.parent, Loop)) for frame in at}
+    if len({_place(frame) for frame in at}) > 1 or len(loops) > 1 or not all(map(_steps, at)):
+        return None
+    lines = a.frames[depth].line, b.frames[depth].line
+    if not since:
+        return lines[0] < lines[1]
+    came = since[depth].line
+    if any(way.frames[depth].line == came and not _calls_once(way, since, depth) for way in (a, b)):
+        return None
+    rounds = [(line <= came, line) for line in lines]
+    comes_round = _comes_again(_steps(since[depth]), since[:depth])
+    return rounds[0] < rounds[1] if comes_round or not any(again for again, _ in rounds) else None
+
+
+def forks_of_rounds(a: Way, b: Way) -> Iterator[Between]:
+    """Forks in the innermost loop around one line, at which both are, that decide in which rounds ranks come to it."""
+    if _common(a.frames, b.frames) < max(len(a.frames), len(b.frames)):
+        return
+    for frame in reversed(a.frames):
+        steps = _steps(frame)
+        inside = [number for number, step in enumerate(steps) if isinstance(step.parent, Loop)]
+        if inside:
+            for place in reversed(range(inside[-1], len(steps))):
+                branch = fork_of(steps[place], steps[:place]) if place > inside[-1] else None
+                forks = [*([] if branch is None else [branch]), *exits_before(steps[place])]
+                yield from (Between(fork, frame, a, b) for fork in forks)
+            return
+
+
+def _calls_once(way: Way, since: Sequence[Source], depth: int) -> bool:
+    """True if a way stands at the last call's line, and each visit of it makes this one call, by its own name."""
+    steps = [_steps(frame) for frame in way.frames[depth:]]
+    if _common(way.frames, since) < max(len(way.frames), len(since)) or not all(steps):
+        return False
+    repeats = any(isinstance(step.parent, Loop) for one in steps[1:] for step in one)
+    names = [name_of(call.func) for call in calls_in(steps[-1][-1].statement)]
+    return names == [_op(way.side)] and not repeats
 
 
 def _is_earlier(one: Sequence[Source], other: Sequence[Source]) -> bool:

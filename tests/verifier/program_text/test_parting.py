@@ -1230,3 +1230,61 @@ def test_an_exit_in_a_package_does_not_part_ranks_that_wait_in_messages(installe
     sides = [replace(side([rank], source), call=call) for rank, source in enumerate((inside, behind))]
     found = told(judged(*sides, code="SC204"))
     assert found == (None if installed else ("if local:", {NOT: (0,), TOOK: (1,)}))
+
+
+CACHED = """
+    def size(n):
+        for part in parts:
+            fetch(part)
+        all_reduce(t)  # inner
+
+    def step():
+        for n in sizes:
+            {first}  # one
+            scale = size(n)  # two
+            log()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "since", "code", "makers"),
+    [
+        ("all_reduce(g)", ("one",), "SC202", (1,)),  # the others came round without the second
+        ("all_reduce(g)", ("two", "inner:size"), "SC202", (0, 2)),  # rank 1 came past the first
+        ("model(g).backward()", ("one",), "SC102", ()),  # both calls may be of one visit
+        ("all_reduce(g)", (), "SC102", ()),  # the last call is not known
+    ],
+)
+def test_ranks_that_came_past_a_line_skipped_its_call_whatever_decided_that(
+    first: str, since: tuple[str, ...], code: str, makers: tuple[int, ...], tmp_path: Path
+) -> None:
+    path = program(tmp_path, CACHED.format(first=first))
+    before = at(path, *since).stack if since else ()
+    ran = Ran(lambda ranks, file, low, high: False, before=lambda side: before)
+    finding = judged(side([0, 2], at(path, "one")), side([1], at(path, "two", "inner:size")), ran=ran)
+    assert finding.code == code
+    assert {one.ranks for one in finding.sides if not one.note} == ({makers} if makers else {(0, 2), (1,)})
+
+
+def test_the_first_call_of_a_group_may_be_skipped_too(tmp_path: Path) -> None:
+    path = program(tmp_path, "def step():\n    loss.backward()  # one\n    all_reduce(t)  # other\n")
+    asked = side([0, 1], at(path, "one")), side([2], at(path, "other"))
+    first = Finding("SC102", Severity.ERROR, "", GROUP, sequence=1, ranks=(0, 1, 2), sides=asked)
+    [finding] = with_partings([first], ran_nothing)
+    assert finding.message == "rank 2 skipped the all_reduce that ranks 0-1 made as collective 1"
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("if rank not in members:\n            continue\n        made = new_group(members)", "if rank not in members:"),
+        ("if rank in members:\n            made = new_group(members)", "if rank in members:"),
+        ("if members:\n            made = new_group(members)", ""),
+    ],
+)
+def test_ranks_that_make_unlike_groups_at_one_line_came_there_in_other_rounds(
+    body: str, line: str, tmp_path: Path
+) -> None:
+    path = program(tmp_path, f"def step():\n    for members in layout:\n        {body}  # one\n")
+    finding = judged(side([0, 1], at(path, "one")), side([2], at(path, "one")), code="SC401")
+    assert told(finding) == ((line, {"took it in different rounds": (0, 1, 2)}) if line else None)
