@@ -83,9 +83,9 @@ class Choice:
         """Take nothing from now on."""
         self.stopped = True
 
-    def takes(self, sequence: int, passed: int = 1) -> bool:
+    def takes(self, sequence: int, passed: int = 1, *, always: bool = False) -> bool:
         """True if the values of a group's collective of this number are to be checked; ``passed`` counts the numbers
-        since the last one that was asked for, up to this one.
+        since the last one that was asked for, up to this one; ``always`` they are.
         """
         if self.stopped:
             return False
@@ -96,7 +96,7 @@ class Choice:
                 self._look()
             elif self._spent != self._judged:
                 self._keep_to_budget()
-        taken = self._is_above(sequence)
+        taken = always or self._is_above(sequence)
         self._taken += taken
         return taken
 

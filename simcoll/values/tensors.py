@@ -21,7 +21,7 @@ from simcoll.core.strides import is_dense
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.table import Rooted
-from simcoll.spec.value_laws import SUMMED_BLOCK
+from simcoll.spec.value_laws import SUMMED_BLOCK, is_float
 from simcoll.values.arrays import HOST_CHUNK, applies, host_signs, number
 from simcoll.values.choice import Choice
 from simcoll.values.clearings import clearings
@@ -195,6 +195,11 @@ def _on_its_way(found: SideDigest) -> _Side:
     return _Side(layout, HostCopy.of(words))
 
 
+def _adds_floats(call: Call) -> bool:
+    law = spec_of(call).values
+    return law is not None and law.reduced and any(is_float(buffer.dtype) for buffer in call.inputs)
+
+
 class ValueWatch:
     """Digests the calls of one rank in one group. ``index`` is the group's in the black box."""
 
@@ -207,6 +212,7 @@ class ValueWatch:
         self._lock = threading.Lock()
         self._told = False
         self._asked = 0
+        self._wants_sum = False
         self.chosen = 1
         """The number of the next call whose values may be checked."""
         self.guard = Guard(choice, lambda: box, "calls")
@@ -225,7 +231,9 @@ class ValueWatch:
 
         ``of_model``: torch's layers, wrappers or optimizers make the call, or a backward pass does.
         """
-        if call.peer is not None or not self._takes(sequence):
+        if call.peer is not None or not self._takes(
+            sequence, is_due=of_model and self._wants_sum and _adds_floats(call)
+        ):
             return None
         noted: dict[str, object] = {} if (scaling := scaling_round()) is None else {"scaling": scaling}
         noted |= {"of_model": True} if of_model else {}
@@ -234,11 +242,18 @@ class ValueWatch:
         noted |= {"sampled": True} if self.choice.leaves_out(sequence) else {}
         return self.guard.count(lambda: self._begun(call, sequence, inputs, outputs, noted))
 
-    def _takes(self, sequence: int) -> bool:
+    def want_sum(self, *, wanted: bool) -> None:
+        """Digest the next floats that torch adds up for a model, such as its gradients, or no longer look for them."""
+        if wanted or self._wants_sum:
+            self._wants_sum = wanted
+            self.chosen = 0
+
+    def _takes(self, sequence: int, *, is_due: bool) -> bool:
         # Threads that share a group may come out of order.
-        taken = self.choice.takes(sequence, max(sequence - self._asked, 0))
+        taken = self.choice.takes(sequence, max(sequence - self._asked, 0), always=is_due)
         self._asked = max(sequence, self._asked)
-        if sequence >= self.chosen:
+        self._wants_sum &= not is_due
+        if sequence >= self.chosen and not self._wants_sum:
             self.chosen = self.choice.next(sequence)
         return taken
 

@@ -32,11 +32,16 @@ from simcoll.values.contents import Arrivals, Hasher, HostCopy, apart, first_ele
 from simcoll.values.folding import folded
 from simcoll.wrapper.buckets import write_units
 from simcoll.wrapper.first_inputs import FirstInputs
-from simcoll.wrapper.process_group import calls_made
+from simcoll.wrapper.process_group import calls_made, want_sum
 from simcoll.wrapper.random_states import random_state
 
 _STEPS_IN_A_ROW = 4
 """Steps that a sample takes together: three batches in a row show that they change and are the same everywhere."""
+
+_WITH_GRADIENTS = 1
+"""The one of them, part of any three, of which gradients are digested too: they tell whether a model cuts up a batch
+that its ranks share.
+"""
 
 _FIRST_WINDOWS = (0, 4)
 """Such steps that a sample takes in any case: the very first may be a calibration, for which ranks share their data."""
@@ -142,6 +147,8 @@ class BatchWatch:
         """Write down which calls a step has made since the pass, and whether it has drawn random numbers."""
         state = random_state()
         before.first.close()
+        for group in known.groups:
+            want_sum(group, wanted=False)
         if state is not None:
             made = zip(before.made, map(calls_made, known.groups), strict=True)
             data = {
@@ -193,6 +200,8 @@ class BatchWatch:
             return None
         inner = module.module if isinstance(module, DistributedDataParallel) else module
         first = FirstInputs(inner, state, self._parts_received, self._choice, self._of_layers)
+        for group in known.groups if number % _STEPS_IN_A_ROW == _WITH_GRADIENTS else ():
+            want_sum(group, wanted=True)
         return _Pass(number, tuple(map(calls_made, known.groups)), state, first)
 
     def _parts_received(self) -> int:

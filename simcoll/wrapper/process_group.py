@@ -143,6 +143,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         """The number of collectives that this rank has made in the group; None where they are not recorded."""
         return None if self._pipeline is None else self._pipeline.log.place[0]
 
+    def want_sum(self, *, wanted: bool) -> None:
+        """Have the values of the next gradients that are added up checked; or no longer."""
+        if self._pipeline is not None and (values := self._pipeline.log.values) is not None:
+            values.want_sum(wanted=wanted)
+
     # Setting up: the base class and the group inside know the same.
 
     def _register_backend(self, device: torch.device, backend_type: Any, backend: Any = None) -> None:
@@ -538,6 +543,12 @@ def calls_made(group: Any) -> int | None:
     """The number of collectives that this rank has made in a group; None where the group is not recorded."""
     made: int | None = group.collectives_made if is_recorded(group) else None
     return made
+
+
+def want_sum(group: Any, *, wanted: bool) -> None:
+    """Have the values of the next gradients that a group adds up checked, in whatever call; or no longer."""
+    if is_recorded(group):
+        group.want_sum(wanted=wanted)
 
 
 def is_recorded(group: Any) -> bool:

@@ -225,6 +225,19 @@ def test_a_batch_that_the_model_divides(gathers: bool, dropout: float) -> None:
     assert findings(program, "threaded") == []
 
 
+@pytest.mark.parametrize("values", ["sample", "all"])
+def test_a_loss_that_each_rank_takes_of_its_part_of_the_batch(values: str) -> None:
+    def program(rank: int) -> None:
+        model = DistributedDataParallel(network())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(20):  # of these a sample takes no gradients by their numbers
+            optimizer.zero_grad()
+            model(seeded(step))[rank::2].square().mean().backward()
+            optimizer.step()
+
+    assert findings(program, "threaded", values=values) == []
+
+
 @pytest.mark.slow
 @pytest.mark.gloo
 @pytest.mark.parametrize("seed", [lambda rank: 0, lambda rank: rank], ids=["alike", "by rank"])
