@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from simcoll.verifier.program_text.forks import RANK_NAMES
 from simcoll.verifier.program_text.syntax import Function, Text, head_of, name_of, nodes_within, steps_to
@@ -146,16 +146,26 @@ def _is_rank(node: ast.AST, kind: _Kind = _IN_JOB) -> bool:
 
 
 class Renamed(ast.NodeTransformer):
-    """Expressions with a ``new`` one in the place of some names, or attributes of ``self``; their lines stay."""
+    """Expressions with a ``new`` one in the place of some names, attributes of ``self``, or ranks of a kind; their lines
+    stay.
+    """
 
-    def __init__(self, names: frozenset[str], new: str, attributes: frozenset[str] = frozenset()) -> None:
-        self._names, self._attributes = names, attributes
+    def __init__(
+        self, names: frozenset[str], new: str, attributes: frozenset[str] = frozenset(), kind: _Kind | None = None
+    ) -> None:
+        self._names, self._attributes, self._kind = names, attributes, kind
         self._new = ast.parse(new, mode="eval").body
 
     def of(self, node: _Expression) -> _Expression:
         """A copy of an expression with the new name."""
         found: _Expression = self.visit(copy.deepcopy(node))
         return found
+
+    def visit(self, node: ast.AST) -> Any:
+        """The new expression in the place of a rank, else the node with what is below it renamed."""
+        if self._kind is not None and isinstance(node, ast.expr) and _is_rank(node, self._kind):
+            return self._at(node)
+        return super().visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """The name itself, or the new expression in its place."""
@@ -180,7 +190,8 @@ class Renamed(ast.NodeTransformer):
 def _names_of_rank(text: Text, kind: _Kind = _IN_JOB) -> frozenset[str]:
     """The names that a program only ever gives its rank: ``r = dist.get_rank()``, ``r = int(os.environ["RANK"])``.
 
-    Or by which functions have the rank as a parameter that the program gives ``init_process_group`` as its rank.
+    Or by which functions have the rank as a parameter: one gives it ``init_process_group`` as its rank, and hands it to
+    the others.
     """
     bound = _bound(text)
     given = Counter(
@@ -190,12 +201,32 @@ def _names_of_rank(text: Text, kind: _Kind = _IN_JOB) -> frozenset[str]:
         for target, value in _pairs(node)
         if isinstance(target, ast.Name) and _gives_rank(value, kind)
     )
-    handed = Counter(node.arg for node in ast.walk(text.tree) if isinstance(node, ast.arg))
-    joins = (node for node in ast.walk(text.tree) if isinstance(node, ast.Call))
-    joined = [one for call in joins if name_of(call.func) == "init_process_group" for one in call.keywords]
-    told = {name_of(one.value) for one in joined if one.arg == "rank" and isinstance(one.value, ast.Name)}
-    only_handed = {name for name in told if kind is _IN_JOB and handed[name] == bound[name]}
-    return frozenset(name for name, count in given.items() if count == bound[name]) | only_handed
+    joins = _calls_by_name(text).get("init_process_group", ()) if kind is _IN_JOB else ()
+    told = {(name_of(one.value), around) for call, around in joins for one in call.keywords if one.arg == "rank"}
+    handed = {name for name, around in told if _is_only_handed(text, name, around)}
+    return frozenset(name for name, count in given.items() if count == bound[name]) | handed
+
+
+def _is_only_handed(text: Text, name: str, joining: Function) -> bool:
+    """True if a name is a parameter of ``joining``, and elsewhere only of functions whose every call is given it."""
+    functions = (node for node in ast.walk(text.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    having = [one for one in functions if name in _parameters(one)]
+    calls = {one: _calls_by_name(text).get(one.name, ()) for one in having if one is not joining}
+    given = (_given_to(one, call, name, 0) for one, made in calls.items() for call, _ in made)
+    only = len(having) == _bound(text)[name] and joining in having and all(calls.values())
+    return only and all(isinstance(value, ast.Name) and value.id == name for value in given)
+
+
+def _given_to(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call, name: str, bound: int
+) -> ast.expr | None:
+    """What a call gives a parameter, if it says so; ``bound`` parameters come from elsewhere."""
+    place = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    by_name = [one.value for one in call.keywords if one.arg == name]
+    if by_name or name not in place or any(isinstance(one, ast.Starred) for one in call.args):
+        return next(iter(by_name), None)
+    at = place.index(name) - bound
+    return call.args[at] if 0 <= at < len(call.args) else None
 
 
 @lru_cache(maxsize=64)
@@ -204,19 +235,25 @@ def _attributes_of_rank(text: Text, kind: _Kind = _IN_JOB) -> frozenset[str]:
 
     A parameter of a constructor is the rank if every call of the class gives it the rank.
     """
-    given: dict[str, list[bool]] = {}
-    for node in ast.walk(text.tree):
-        for target, value in _pairs(node) if isinstance(node, ast.Assign) else _one_pair(node):
-            if name := _of_self(target):
-                given.setdefault(name, []).append(value is not None and _is_given_rank(text, value, kind))
-    return frozenset(name for name, ranks in given.items() if all(ranks))
+    written = Counter(
+        _of_self(node)
+        for node in ast.walk(text.tree)
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+    )
+    given = Counter(
+        _of_self(target)
+        for node in ast.walk(text.tree)
+        for target, value in _given(node)
+        if _of_self(target) and _is_given_rank(text, value, kind)
+    )
+    return frozenset(name for name, count in given.items() if count == written[name])
 
 
-def _one_pair(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
-    """The target and the value of an assignment that is no plain one."""
+def _given(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """The targets of a statement that are given a value, and the values."""
     if isinstance(node, ast.AnnAssign) and node.value is not None:
         return [(node.target, node.value)]
-    return [(node.target, None)] if isinstance(node, ast.AugAssign) else []
+    return _pairs(node) if isinstance(node, ast.Assign) else []
 
 
 def _is_given_rank(text: Text, value: ast.expr, kind: _Kind) -> bool:
@@ -228,9 +265,12 @@ def _is_given_rank(text: Text, value: ast.expr, kind: _Kind) -> bool:
 
     if is_it(value) or not isinstance(value, ast.Name):
         return is_it(value)
-    made = [node for node in _classes(text) if (init := _init_of(node)) is not None and value in set(ast.walk(init))]
-    given = [one for node in made for one, _ in _given_to_init(text, node, value.id)]
-    return bool(given) and all(map(is_it, given))
+    constructor = _constructors(text).get(id(value))
+    if constructor is None or value.id not in constructor.parameters:
+        return False
+    calls = _calls_by_name(text).get(constructor.made.name, ())
+    given = [one for one, _ in _given_to_init(text, constructor.made, value.id)]
+    return 0 < len(given) == len(calls) and all(map(is_it, given))
 
 
 def _of_self(node: ast.AST) -> str:
@@ -255,19 +295,47 @@ def _init_of(one: ast.ClassDef) -> ast.FunctionDef | ast.AsyncFunctionDef | None
     return next((node for node in _methods_of(one) if node.name == "__init__"), None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Constructor:
+    """The class that a constructor makes, and the parameters of which it changes none."""
+
+    made: ast.ClassDef
+    parameters: frozenset[str]
+
+
+@lru_cache(maxsize=64)
+def _constructors(text: Text) -> dict[int, _Constructor]:
+    """The constructor in which each name of a program stands, by the identity of its node."""
+    found = {}
+    for made in _classes(text):
+        if (init := _init_of(made)) is not None:
+            names = [node for node in ast.walk(init) if isinstance(node, ast.Name)]
+            changed = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+            constructor = _Constructor(made, frozenset(_parameters(init) - changed))
+            found |= {id(node): constructor for node in names}
+    return found
+
+
+@lru_cache(maxsize=64)
+def _calls_by_name(text: Text) -> dict[str, list[tuple[ast.Call, Function]]]:
+    """A program's calls by the last part of the name of what they call, each with the function that it stands in."""
+    found: dict[str, list[tuple[ast.Call, Function]]] = {}
+    todo: list[tuple[ast.AST, Function]] = [(text.tree, text.tree)]
+    while todo:
+        node, function = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node
+        if isinstance(node, ast.Call):
+            found.setdefault(name_of(node.func), []).append((node, function))
+        todo += [(child, function) for child in ast.iter_child_nodes(node)]
+    return found
+
+
 def _given_to_init(text: Text, made: ast.ClassDef, name: str) -> list[tuple[ast.expr, Function]]:
     """What the program's calls of a class give a parameter of its constructor, and the functions that call it."""
-    init, found = _init_of(made), list[tuple[ast.expr, Function]]()
-    names = [] if init is None else [one.arg for one in (*init.args.posonlyargs, *init.args.args)]
-    for call in (node for node in ast.walk(text.tree) if isinstance(node, ast.Call)):
-        if name_of(call.func) != made.name or any(isinstance(one, ast.Starred) for one in call.args):
-            continue
-        place = names.index(name) - 1 if name in names else -1
-        by_name = [one.value for one in call.keywords if one.arg == name]
-        values = by_name or (call.args[place : place + 1] if place >= 0 else [])
-        around = text.function(text.name_at(call.lineno), call.lineno) or text.tree
-        found += [(value, around) for value in values]
-    return found
+    init, calls = _init_of(made), _calls_by_name(text).get(made.name, ())
+    given = [] if init is None else [(_given_to(init, call, name, 1), around) for call, around in calls]
+    return [(value, around) for value, around in given if value is not None]
 
 
 def _bound(text: Text) -> Counter[str]:
@@ -345,8 +413,8 @@ def nodes_behind(text: Text, function: Function, line: int) -> frozenset[int]:
 def _as_of_rank(text: Text, comparison: ast.Compare) -> list[ast.Compare]:
     """A comparison as one of ``rank``; of the rank on a host, one for each number of ranks that hosts mostly have."""
     spelled = Renamed(_names_of_rank(text), "rank", _attributes_of_rank(text)).of(comparison)
-    names, attributes = (of(text, _ON_HOST) | _ON_HOST.names for of in (_names_of_rank, _attributes_of_rank))
-    on_host = [Renamed(names, number, attributes).of(spelled) for number in _BY_HOSTS]
+    names, attributes = _names_of_rank(text, _ON_HOST), _attributes_of_rank(text, _ON_HOST)
+    on_host = [Renamed(names, number, attributes, _ON_HOST).of(spelled) for number in _BY_HOSTS]
     return on_host if ast.unparse(on_host[0]) != ast.unparse(spelled) else [spelled]
 
 
@@ -356,7 +424,7 @@ def _behind(text: Text, function: Function, parts: Sequence[ast.expr], entered: 
     Attributes of ``self`` have their values from the methods of the class, a parameter of its constructor from the
     calls of the class.
     """
-    seen, scopes = set[int](), [(function, [*parts])]
+    seen, scopes = dict[int, ast.AST](), [(function, [*parts])]
     while scopes:
         scope, given = scopes.pop()
         yield from _behind_in(text, scope, given, entered, seen, scopes)
@@ -367,7 +435,7 @@ def _behind_in(
     function: Function,
     parts: Sequence[ast.expr],
     entered: str,
-    seen: set[int],
+    seen: dict[int, ast.AST],
     scopes: list[tuple[Function, list[ast.expr]]],
 ) -> Iterator[ast.AST]:
     """The nodes of one function, but those ``seen``; what they depend on in others is added to ``scopes``."""
@@ -382,7 +450,7 @@ def _behind_in(
         node = todo.pop()
         if id(node) in seen:
             continue
-        seen.add(id(node))
+        seen[id(node)] = node  # kept: no other node may have its identity meanwhile
         yield node
         attribute = _of_self(node)
         if not attribute:
@@ -466,13 +534,22 @@ def _body_of(text: Text, name: str) -> list[ast.AST]:
     return [*made[0].body] if len(made) == 1 else []
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
+def _writes_by_function(text: Text) -> dict[int, dict[str, list[ast.expr]]]:
+    """What is known of :func:`_writes_of` each function, by the identity of its node."""
+    return {}
+
+
 def _writes_of(text: Text, function: Function) -> dict[str, list[ast.expr]]:
     """The names that the statements of a function write, each with what that depends on."""
+    known = _writes_by_function(text)
+    if id(function) in known:
+        return known[id(function)]
     found: dict[str, list[ast.expr]] = {}
     for targets, behind in _writes(function, (), _imported(text)):
         for name in _keys_in(targets):
             found.setdefault(name, []).extend(behind)
+    known[id(function)] = found
     return found
 
 

@@ -20,8 +20,8 @@ from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
 
 _MOST_BYTES: Final = 2 << 20
-_MOST_LEVELS: Final = 200
-"""Levels of a text's tree: those who walk down it call themselves for each."""
+_MOST_LEVELS: Final = 120
+"""Levels of a text's tree: those who walk down it call themselves for each, and to copy one takes six calls a level."""
 _CLIPPED: Final = 1000
 """Characters of a line that a record keeps."""
 
