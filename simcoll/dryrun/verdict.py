@@ -325,10 +325,11 @@ def _with_extra_call(finding: Finding) -> Finding:
     went_on = set(finding.culprits)
     if finding.code != RANK_EXITED_EARLY.code or not went_on.issuperset(finding.sides[0].ranks):
         return finding
-    ended = set(finding.ranks) - went_on
-    message = (
-        f"{ranks_text(went_on)} made collective {finding.sequence}, which {ranks_text(ended)}, the majority, ended"
-    )
+    ended, message = set(finding.ranks) - went_on, finding.message
     # Of two, the one that is missing elsewhere is wrong.
-    told = f"{message} without" if len(ended) > len(went_on) else finding.message
-    return replace(finding, code=CALL_SKIPPED.code, message=told)
+    if len(ended) > len(went_on):
+        message = (
+            f"{ranks_text(went_on)} made collective {finding.sequence}, which "
+            f"{ranks_text(ended)}, the majority, ended without"
+        )
+    return replace(finding, code=CALL_SKIPPED.code, message=message)

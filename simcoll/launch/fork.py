@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 import torch
@@ -19,10 +19,17 @@ from simcoll.core.process import die_with_parent
 
 def fork(ends_by: signal.Signals = signal.SIGKILL) -> int:
     """Fork this process; the child ends with its parent, by this signal, and leaves Ctrl-C to it."""
-    with warnings.catch_warnings(), _held_back(signal.SIGINT, signal.SIGTERM):
-        # Python 3.12 warns where there are threads: those of torch, which the ranks do without.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        parent, pid = os.getpid(), os.fork()
+    parent, pid = os.getpid(), 0
+    try:
+        with warnings.catch_warnings(), _held_back(signal.SIGINT, signal.SIGTERM):
+            # Python 3.12 warns where there are threads: those of torch, which the ranks do without.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+    except BaseException:
+        if pid:  # the caller does not come to know of the child
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise
     if pid == 0:
         die_with_parent(parent, ends_by)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -31,22 +38,29 @@ def fork(ends_by: signal.Signals = signal.SIGKILL) -> int:
 
 @contextlib.contextmanager
 def _held_back(*numbers: signal.Signals) -> Iterator[None]:
-    """Handlers of these signals run afterwards: what they raise in functions that run at a fork is lost."""
+    """Handlers of these signals run afterwards: what they raise in functions that run at a fork is lost.
+
+    Each in the process to which the signal came.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    held = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in held:
-        signal.signal(number, lambda number, frame: came.append(number))
-    try:
+    came: list[tuple[int, int]] = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(_raise, came)
+        for number in numbers:
+            if callable(handler := signal.getsignal(number)):
+                stack.callback(signal.signal, number, handler)
+                signal.signal(number, lambda number, frame: came.append((os.getpid(), number)))
         yield
-    finally:
-        for number, handler in held.items():
-            signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+
+
+def _raise(came: Sequence[tuple[int, int]]) -> None:
+    """Raise signals of this process, each whatever the handlers of those before raise."""
+    with contextlib.ExitStack() as stack:
+        for pid, number in reversed(came):
+            if pid == os.getpid():
+                stack.callback(signal.raise_signal, number)
 
 
 def leave_parent() -> None:

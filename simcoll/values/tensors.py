@@ -36,6 +36,9 @@ _DEVICE_CHUNK = 1 << 23
 
 _WORDS = {0: torch.int64, 4: torch.int32, 2: torch.int16, 6: torch.int16}
 
+_LOOKED_AT = 1024
+"""Calls, at most, among which the next sum of gradients is looked for."""
+
 _LAST_SECONDS = 0.5
 """The time that a group which ends waits for the digests of a call on a device."""
 
@@ -212,7 +215,7 @@ class ValueWatch:
         self._lock = threading.Lock()
         self._told = False
         self._asked = 0
-        self._wants_sum = False
+        self._wants_sum = 0
         self.chosen = 1
         """The number of the next call whose values may be checked."""
         self.guard = Guard(choice, lambda: box, "calls")
@@ -232,7 +235,7 @@ class ValueWatch:
         ``of_model``: torch's layers, wrappers or optimizers make the call, or a backward pass does.
         """
         if call.peer is not None or not self._takes(
-            sequence, is_due=of_model and self._wants_sum and _adds_floats(call)
+            sequence, is_due=of_model and self._wants_sum > 0 and _adds_floats(call)
         ):
             return None
         noted: dict[str, object] = {} if (scaling := scaling_round()) is None else {"scaling": scaling}
@@ -245,14 +248,14 @@ class ValueWatch:
     def want_sum(self, *, wanted: bool) -> None:
         """Digest the next floats that torch adds up for a model, such as its gradients, or no longer look for them."""
         if wanted or self._wants_sum:
-            self._wants_sum = wanted
+            self._wants_sum = _LOOKED_AT if wanted else 0
             self.chosen = 0
 
     def _takes(self, sequence: int, *, is_due: bool) -> bool:
         # Threads that share a group may come out of order.
         taken = self.choice.takes(sequence, max(sequence - self._asked, 0), always=is_due)
         self._asked = max(sequence, self._asked)
-        self._wants_sum &= not is_due
+        self._wants_sum = 0 if is_due else max(self._wants_sum - 1, 0)
         if sequence >= self.chosen and not self._wants_sum:
             self.chosen = self.choice.next(sequence)
         return taken

@@ -285,6 +285,25 @@ CASES = {
         "if rank == 2 and seen == 2:",
         steps=False,
     ),
+    "a worker is told to leave its loop though more is sent": Case(
+        """
+        x = torch.zeros(1)
+        if rank == 0:
+            for task in [3, 2, 1, 0]:
+                for worker in range(1, size):
+                    early = worker == 2 and task == 2
+                    dist.send(torch.tensor([0.0 if early else float(task)]), worker)
+        while rank > 0:
+            dist.recv(x, 0)
+            if x.item() <= 0:
+                break
+        dist.destroy_process_group()
+        """,
+        ("SC304",),
+        [],
+        "if x.item() <= 0:",
+        steps=False,
+    ),
     "a call in the wrong group, of pairs": Case(
         """
         dp = mesh.get_group("dp")

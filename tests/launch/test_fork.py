@@ -26,7 +26,9 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize(("where", "code", "out"), [("after_in_parent", 7, ""), ("after_in_child", 0, "7\n")])
+@pytest.mark.parametrize(
+    ("where", "code", "out"), [("before", 7, ""), ("after_in_parent", 7, ""), ("after_in_child", 0, "7\n")]
+)
 def test_a_signal_that_comes_while_a_process_forks_is_not_lost(where: str, code: int, out: str) -> None:
     told = subprocess.run(
         [sys.executable, "-c", dedent(PROGRAM), where], capture_output=True, text=True, check=False, env={**os.environ}

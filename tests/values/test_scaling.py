@@ -73,6 +73,19 @@ def test_a_scaler_that_never_looks_explains_nothing(scales: bool) -> None:
     assert (finding.code, finding.culprits) == ("SC901", (1,))
 
 
+def test_a_job_may_end_in_the_first_round_of_its_scaler() -> None:
+    def program(rank: int) -> None:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(16, 4))
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for _ in range(3):
+            batch = torch.full((8, 16), INFINITE if rank == 1 else rank + 1.0)
+            scaler.scale(model(batch).square().sum()).backward()
+        # There is no memory for the step.
+
+    assert not try_ranks(2, program, backend="threaded", values="all").report.findings
+
+
 def test_what_a_step_has_used_is_found_after_a_scaler_was_in_use() -> None:
     def program(rank: int) -> None:
         torch.manual_seed(0)

@@ -102,7 +102,9 @@ def test_whoever_adds_the_results_up_the_ranks_with_wrong_ones_are_named(altered
             dist.all_reduce(torch.arange(1.0, 200.0) * (rank + 1))
 
     for at in range(3):
-        assert found(functools.partial(program, at=at), "threaded", ranks=3) == [("SC902", tuple(altered))]
+        # Of the third call ranks 0 and 1 add the result up: rank 2 may as well have made wrong what both hold.
+        named = () if at == 2 and len(altered) == 2 else tuple(altered)
+        assert found(functools.partial(program, at=at), "threaded", ranks=3) == [("SC902", named)]
 
 
 @pytest.mark.parametrize("mode", ["record", "check"])

@@ -13,6 +13,8 @@ enum { DIAGONAL, VERTICAL, HORIZONTAL, MOVES = 3, OPENS_VERTICAL = 4, OPENS_HORI
 
 #define FAR ((int64_t)1 << 56) /* as in alignment.py */
 
+_Static_assert(sizeof(void *) == sizeof(int64_t), "addresses are given as numbers of 64 bits");
+
 /* `_Banding` in alignment.py, a number or an address each. `costs` has a row for each call that the reference may make
    and a column for each of the other; `here` and `there` are the rows and columns of the sequences, which are `n` and
    `m` calls long. `best`, `vertical` (one more than the band is wide) and `steps` (n + 1 rows) are written on. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,10 +22,6 @@ class MatchedCalls:
     @classmethod
     def of(cls, traces: Sequence[Trace], known: MatchedCalls | None = None) -> MatchedCalls:
         """Those of these traces; ``known`` ones, if they are of these."""
-        if known is not None and len(known.traces) == len(traces) and all(map(_is, known.traces, traces)):
+        if known is not None and len(known.traces) == len(traces) and all(map(operator.is_, known.traces, traces)):
             return known
         return cls(tuple(traces), columns_of(traces), match_messages(traces))
-
-
-def _is(one: Trace, other: Trace) -> bool:
-    return one is other

@@ -170,7 +170,7 @@ def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:
 
 def _missed_elsewhere(job: Job, waits: WaitGraph, wait: Wait, gone: Collection[int]) -> Wait | None:
     """The wait for a rank of two, of which the other one has ended, in a group that is not theirs: the rank is missing
-    there, and alone it has ever come to the line at which it waits.
+    there, at a line to which further ranks came, and alone it has ever come to the line at which it waits.
     """
     if len(wait.group.ranks) != 2 or wait.record.p2p_sequence:
         return None
@@ -178,9 +178,12 @@ def _missed_elsewhere(job: Job, waits: WaitGraph, wait: Wait, gone: Collection[i
     found = next((one for one in others if not one.needs.intersection(gone)), None)
     if found is None or not wait.record.source.file:
         return None
-    stack = wait.record.source.stack
-    elsewhere = (trace.sources for rank, trace in job.traces.items() if rank != wait.rank)
-    return None if any(source.stack == stack for sources in elsewhere for source in sources) else found
+    # Where ranks have parts of their own, each is alone at its lines.
+    came_here, came_there = (
+        {rank for rank, trace in job.traces.items() if any(source.stack == stack for source in trace.sources)}
+        for stack in (wait.record.source.stack, found.record.source.stack)
+    )
+    return found if came_here == {wait.rank} and came_there - {wait.rank, found.rank} else None
 
 
 def late_rank(job: Job, waits: WaitGraph) -> list[Finding]:

@@ -193,8 +193,10 @@ def _come_past(finding: Finding, ran: Ran) -> tuple[Side, Side] | None:
 
     No text tells why: the line calls what a program decides elsewhere, such as a cache or what needs a gradient.
     """
+    if len(finding.sides) != 2 or finding.code not in _FIELDS or finding.sequence is None:
+        return None
     ways = [way for side in finding.sides if not side.past and (way := way_of(side)) is not None]
-    if len(finding.sides) != 2 or len(ways) < 2:
+    if len(ways) < 2:
         return None
     before, same = (ran.before(way.side) for way in ways)
     if before != same or (not before and finding.sequence != 1):
@@ -591,4 +593,9 @@ def _is_by_rank(one: Between) -> bool:
     if one.fork.loop:
         return one.fork.by_rank
     text = text_of(one.frame.file)
-    return text is not None and _BY_RANK.search(text.line(one.fork.line)) is not None
+    return text is not None and names_rank(text.line(one.fork.line))
+
+
+def names_rank(code: str) -> bool:
+    """True for a condition by which programs part their ranks on purpose."""
+    return _BY_RANK.search(code) is not None

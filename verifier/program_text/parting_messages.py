@@ -28,7 +28,7 @@ from simcoll.verifier.findings.rules import (
 )
 from simcoll.verifier.program_text.forks import ROUNDS
 from simcoll.verifier.program_text.message_lists import OTHER_END
-from simcoll.verifier.program_text.parting import Ran, exit_between, parting_at_line, parting_of
+from simcoll.verifier.program_text.parting import Ran, exit_between, names_rank, parting_at_line, parting_of
 from simcoll.verifier.program_text.parting_lists import with_emptied_list, with_shorter_list
 from simcoll.verifier.program_text.ways import comes_past
 
@@ -116,7 +116,9 @@ def _with_left_peer(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> 
         past = Side((peer,), None, (RankSource(peer, stands),), past=True)
         left = exit_between(there, past, ran) if others else None
         if left is not None:
-            return replace(finding, culprits=(peer,) if len(others) > 1 else finding.culprits, parted=left)
+            # What a message says may be its sender's mistake.
+            own = len(others) > 1 and not finding.culprits and names_rank(left.source.code)
+            return replace(finding, culprits=(peer,) if own else finding.culprits, parted=left)
     return finding
 
 

@@ -146,8 +146,9 @@ def _is_rank(node: ast.AST, kind: _Kind = _IN_JOB) -> bool:
 
 
 class Renamed(ast.NodeTransformer):
-    """Expressions with a ``new`` one in the place of some names, attributes of ``self``, or ranks of a kind; their lines
-    stay.
+    """Expressions with a ``new`` one in the place of some names, attributes of ``self``, or ranks of a kind.
+
+    Their lines stay.
     """
 
     def __init__(

@@ -403,9 +403,9 @@ def comes_past(before: Source | None, now: Source | None, line: Source) -> bool 
 def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     """True if the program comes from its last call to where ``a`` is before it comes to where ``b`` is.
 
-    ``since`` is the stack of that call, outermost frame first; empty at the start. The answer is None for lines that
-    are not in one function, or in the same loops of it, and for a line that may have made that call and another one in
-    one visit.
+    ``since`` is the stack of that call, outermost frame first; empty if it has made none that is known. The answer is
+    None for lines that are not in one block of a function, and for a line that may have made that call and another one
+    in one visit; also if it is not known where a program that may come again was.
     """
     depth = _common(a.frames, b.frames)
     stacks = [stack for stack in (since, a.frames, b.frames) if stack]
@@ -415,9 +415,12 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     loops = {tuple(id(step.parent) for step in _steps(frame) if isinstance(step.parent, Loop)) for frame in at}
     if len({_place(frame) for frame in at}) > 1 or len(loops) > 1 or not all(map(_steps, at)):
         return None
+    mine, theirs = (_steps(way.frames[depth])[-1] for way in (a, b))
+    if (id(mine.parent), mine.field) != (id(theirs.parent), theirs.field):
+        return None
     lines = a.frames[depth].line, b.frames[depth].line
     if not since:
-        return lines[0] < lines[1]
+        return None if _comes_again(_steps(a.frames[depth]), a.frames[:depth]) else lines[0] < lines[1]
     came = since[depth].line
     if any(way.frames[depth].line == came and not _calls_once(way, since, depth) for way in (a, b)):
         return None

@@ -101,9 +101,10 @@ def differing_replicas(values: CollectiveValues) -> Breach | None:
     # Where ranks have added their results up, a majority of which none has is no proof against one that was close.
     added = {side.hash for side in sides.values() if side.sum is not None}
     if known is not None and 0 < len(known.wrong) < len(held):
-        # Ranks that all hold the same error may have it from one of those of whose sums nothing is known.
+        # Ranks of which several hold the same error may have it from one of those of whose sums nothing is known.
         right = {rank for rank, side in sides.items() if side.sum is not None} - {*known.wrong}
-        alike = len({held[rank] for rank in known.wrong if rank in held}) < len(known.wrong)
+        errors = [held[rank] for rank in known.wrong if rank in held]
+        alike = len({*errors}) < len(errors)
         wrong = known.wrong if right or not added or not alike else ()
     elif 2 * count > len(held) and (not added or most in added):
         wrong = tuple(rank for rank, one in held.items() if one != most)

@@ -24,7 +24,7 @@ Infinities and NaNs are often intended. These are not reported:
   maximum of one float, as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile:
   after at most ``_RECOVERING`` such rounds of the line, or ``_SEARCHING`` where it has been so from its first call on
   and all ranks overflow in all but ``_RECOVERING`` of them. A round ends where the scaler looks at the gradients, which
-  the ranks write down; without a scaler, or with one that never looks between a rank's calls, each call is one. A
+  the ranks write down; without a scaler, or with one that is not in use, each call is one. A
   search that the end cuts short has not spoilt the weights.
 """
 
@@ -55,6 +55,8 @@ from simcoll.verifier.values.names import name_of
 
 _RECOVERING = 2
 _SEARCHING = 40
+_UNUSED = 2
+"""So often may gradients be cleared in one round of a scaler: of two optimizers, which it may end together."""
 """Rounds that overflow before a scale that is too large is found: each halves it, and few begin above 2^32."""
 
 _FEW = 8
@@ -499,12 +501,19 @@ class _Search:
 
 
 def _rounds(calls: Sequence[CollectiveValues], suspects: _Suspects) -> dict[_Line, list[_Round]]:
-    """The rounds of each line. A scaler that has ended none between a rank's calls may not be in use."""
+    """The rounds of each line.
+
+    A scaler that has ended none between a rank's calls, though gradients were cleared ``_UNUSED`` times, is not in use.
+    """
     ended: dict[int, set[int]] = {}
+    cleared: dict[int, set[int]] = {}
     for values in calls:
         for one in values.ranks:
             if one.scaling is not None:
-                ended.setdefault(values.group.ranks[one.group_rank], set()).add(one.scaling)
+                rank = values.group.ranks[one.group_rank]
+                ended.setdefault(rank, set()).add(one.scaling)
+                cleared.setdefault(rank, set()).add(one.cleared)
+    unused = {rank for rank, rounds in ended.items() if len(rounds) == 1 and len(cleared[rank]) > _UNUSED}
     rounds: dict[_Line, list[_Round]] = {}
     for place, values in enumerate(calls):
         bad = {one.group_rank for one in suspects[place]}
@@ -513,7 +522,7 @@ def _rounds(calls: Sequence[CollectiveValues], suspects: _Suspects) -> dict[_Lin
             if one.sent is None:
                 continue
             of_line = rounds.setdefault(_line(values.group, one), [])
-            scaling = one.scaling if len(ended.get(values.group.ranks[one.group_rank], ())) > 1 else None
+            scaling = None if values.group.ranks[one.group_rank] in unused else one.scaling
             if scaling is None or not of_line or of_line[-1].scaling != scaling:
                 of_line.append(_Round(scaling, place))
             current = of_line[-1]

@@ -155,6 +155,14 @@ def test_where_most_have_ended_who_goes_on_is_wrong() -> None:
     assert (finding.code, finding.ranks, finding.culprits) == ("SC702", (0, 1, 2), (1,))
 
 
+def test_in_a_chain_of_pairs_the_rank_that_left_is_wrong() -> None:
+    """Each rank is alone at its lines: rank 1 waits for rank 0, which has left, and rank 2 for rank 1."""
+    traces = job({0: [done(A, 1)], 1: [done(A, 1), waiting(A, 2)], 2: [waiting(B, 1)]}, [A, B], rank0=[_exit()])
+    outcome = LaunchOutcome({0: RankExit(0, 90 * SECOND), 1: RankExit(None), 2: RankExit(None)})
+    [finding] = judge(traces, outcome, STALL).findings
+    assert (finding.code, finding.culprits) == ("SC702", (0,))
+
+
 def test_ranks_of_which_nothing_is_known_have_no_part_in_the_majority() -> None:
     world = group("0", *range(64))
     left = {"rank0": [_exit()], "rank2": [_exit()]}

@@ -1266,6 +1266,22 @@ def test_ranks_that_came_past_a_line_skipped_its_call_whatever_decided_that(
     assert {one.ranks for one in finding.sides if not one.note} == ({makers} if makers else {(0, 2), (1,)})
 
 
+def test_a_line_in_a_branch_may_not_have_been_on_the_way(tmp_path: Path) -> None:
+    text = "def step():\n    for n in range(9):\n        all_reduce(c)  # zero\n"
+    path = program(
+        tmp_path, f"{text}        if n % 2 == 0:\n            all_reduce(a)  # one\n        all_reduce(b)  # two\n"
+    )
+    ran = Ran(lambda ranks, file, low, high: True, before=lambda side: at(path, "zero").stack)
+    assert judged(side([0, 2], at(path, "one")), side([1], at(path, "two")), ran=ran).code == "SC102"
+
+
+def test_where_a_program_comes_again_its_first_call_is_of_any_round(tmp_path: Path) -> None:
+    path = program(tmp_path, "def step():\n    for n in sizes:\n        first(n)  # one\n        second(n)  # two\n")
+    asked = side([0, 2], at(path, "two")), side([1], at(path, "one"))
+    first = Finding("SC102", Severity.ERROR, "", GROUP, sequence=1, ranks=(0, 1, 2), sides=asked)
+    assert with_partings([first], ran_nothing)[0].code == "SC102"
+
+
 def test_the_first_call_of_a_group_may_be_skipped_too(tmp_path: Path) -> None:
     path = program(tmp_path, "def step():\n    loss.backward()  # one\n    all_reduce(t)  # other\n")
     asked = side([0, 1], at(path, "one")), side([2], at(path, "other"))

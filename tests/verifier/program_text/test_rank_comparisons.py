@@ -243,10 +243,11 @@ def test_a_name_that_is_not_always_the_rank_is_none_of_its_names(tmp_path: Path)
     assert parted(tmp_path, text).parted is None
 
 
-def test_the_rank_on_a_host_is_computed_for_hosts_of_eight_ranks(tmp_path: Path) -> None:
-    text = """
+@pytest.mark.parametrize("spelled", ["local_rank", "args.local_rank", "int(os.environ['LOCAL_RANK'])"])
+def test_the_rank_on_a_host_is_computed_for_hosts_of_eight_ranks(spelled: str, tmp_path: Path) -> None:
+    text = f"""
         def step():
-            reduce(zeros(12 if local_rank == 2 else 8))  # here
+            reduce(zeros(12 if {spelled} == 2 else 8))  # here
     """
     assert parted(tmp_path, text, odd=(2, 10), size=16).parted is not None
     assert parted(tmp_path, text, odd=(2, 9), size=16).parted is None
@@ -263,6 +264,35 @@ def test_an_attribute_that_is_not_always_the_rank_is_none(tmp_path: Path) -> Non
 
         def main(rank, size):
             return Trainer(rank) if late else Trainer(size)
+    """
+    assert parted(tmp_path, text).parted is None
+
+
+@pytest.mark.parametrize(
+    ("body", "made"),
+    [
+        ("gpu = (gpu + 1) % 4\n        self.gpu = gpu", "Trainer(rank)"),
+        ("self.gpu, self.size = pick()\n        self.gpu = gpu", "Trainer(rank)"),
+        ("for self.gpu in order:\n            self.gpu = gpu", "Trainer(rank)"),
+        ("self.gpu = gpu", "Trainer(rank), Trainer()"),
+        ("self.gpu = gpu", "Trainer(rank), Trainer(*given)"),
+    ],
+)
+def test_an_attribute_that_may_be_something_else_is_not_the_rank(body: str, made: str, tmp_path: Path) -> None:
+    text = "class Trainer:\n    def __init__(self, gpu=0):\n"
+    text += f"        {body}\n    def step(self):\n        reduce(zeros(12 if self.gpu == 2 else 8))  # here\n{made}\n"
+    assert parted(tmp_path, text).parted is None
+
+
+def test_a_parameter_of_another_function_is_not_the_rank_with_which_the_program_joins(tmp_path: Path) -> None:
+    text = """
+        def step(i):
+            reduce(zeros(12 if i == 2 else 8))  # here
+
+        def main(i, size):
+            dist.init_process_group("gloo", rank=i, world_size=size)
+            for layer in layers:
+                step(layer)
     """
     assert parted(tmp_path, text).parted is None
 
