@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -42,11 +43,14 @@ def test_a_folder_of_black_boxes(capsys, job):
 
 def test_calls_are_matched_once_for_the_price_and_the_verdict(capsys, job, monkeypatch):
     matched = []
+
+    def noted(name, traces, *, own):
+        matched.append(name)
+        return own(traces)
+
     for name in ("columns_of", "match_messages"):
         own = getattr(matched_calls, name)
-        monkeypatch.setattr(
-            matched_calls, name, lambda traces, name=name, own=own: (matched.append(name), own(traces))[1]
-        )
+        monkeypatch.setattr(matched_calls, name, functools.partial(noted, name, own=own))
     assert run(capsys, job, "--gpu", "h100")[0] == 0
     assert matched == ["columns_of", "match_messages"]
 

@@ -135,7 +135,7 @@ KINDS = ("pcie", "nic", "switch", "gpu")
     st.sets(st.sampled_from(KINDS)),
 )
 def test_a_way_is_that_which_a_search_from_its_start_finds_first(kinds, links, passing):
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[int] = nx.DiGraph()
     for node, kind in enumerate(kinds):
         graph.add_node(node, kind=kind)
     graph.add_edges_from((one, other) for one, other in links if one != other and max(one, other) < len(kinds))
@@ -157,5 +157,7 @@ def _from_its_start(graph, start, end, passing):
 def test_a_way_between_two_hosts_looks_at_no_other_hosts():
     graph = servers(nodes=32)
     assert shape_of(graph, (7, 200)).domains == 2
-    looked = [derived(graph, direction, lambda graph: {}) for direction in ("successors", "predecessors")]
+    looked: list[dict[object, object]] = [
+        derived(graph, direction, lambda graph: {}) for direction in ("successors", "predecessors")
+    ]
     assert 0 < sum(map(len, looked)) < graph.number_of_nodes() / 4

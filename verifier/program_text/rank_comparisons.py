@@ -307,7 +307,7 @@ class _Constructor:
 @lru_cache(maxsize=64)
 def _constructors(text: Text) -> dict[int, _Constructor]:
     """The constructor in which each name of a program stands, by the identity of its node."""
-    found = {}
+    found: dict[int, _Constructor] = {}
     for made in _classes(text):
         if (init := _init_of(made)) is not None:
             names = [node for node in ast.walk(init) if isinstance(node, ast.Name)]
