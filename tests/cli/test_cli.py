@@ -298,7 +298,7 @@ def test_an_exit_code_does_not_depend_on_stderr(tmp_path, stderr):
 
 
 def test_too_little_memory_is_one_line(capsys, monkeypatch, tmp_path):
-    def judge(*_):
+    def judge(*_, **__):
         raise MemoryError
 
     record(tmp_path, ["sum"])
