@@ -48,11 +48,11 @@ def _unreachable(path: Path) -> str:
     return ""
 
 
-def judged(records: RunRecords, known: MatchedCalls | None = None) -> tuple[Report, Sequence[Trace]]:
+def judged(records: RunRecords, calls: MatchedCalls | None = None) -> tuple[Report, Sequence[Trace]]:
     """Runs the verifier on a job, with the accounts of its launchers and monitors; returns the traces that it judged.
 
     The records of a dry run are judged as it judged them: up to where the real run would stop. A job that still runs is
-    looked at, as its processes show more than its records where it stands. ``known`` are the matched calls of these
+    looked at, as its processes show more than its records where it stands. ``calls`` are the matched ones of these
     records, if the caller has them.
     """
     if (dry_run := _judged_dry_run(records)) is not None:
@@ -62,7 +62,7 @@ def judged(records: RunRecords, known: MatchedCalls | None = None) -> tuple[Repo
     stall, note = _stall(records), ""
     if stall is None:
         stall, note = _seen_running(records)
-    report = judge(records.traces, _outcome(launches), stall, facts, calls=known)
+    report = judge(records.traces, _outcome(launches), stall, facts, calls=calls)
     return replace(report, notes=(*report.notes, note)) if note else report, records.traces
 
 

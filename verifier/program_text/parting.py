@@ -181,11 +181,15 @@ def _in_other_rounds(sides: Sequence[Side]) -> Parting | None:
     found = [next(filter(_is_by_rank, forks_of_rounds(ways[0], other)), None) for other in ways[1:]]
     if len(ways) < len(sides) or not found or found[0] is None or None in found:
         return None
-    at, line = found[0].frame, found[0].fork.line
-    text = text_of(at.file)
-    code = "" if text is None else text.line(line)
     ranks = tuple(sorted(rank for way in ways for rank in way.side.ranks))
-    return Parting(Source(at.file, line, at.function, code), ((ranks, "took it in different rounds"),))
+    return Parting(_source_of(found[0]), ((ranks, "took it in different rounds"),))
+
+
+def _source_of(one: Between) -> Source:
+    """The line of a fork, with its text."""
+    text = text_of(one.frame.file)
+    code = "" if text is None else text.line(one.fork.line)
+    return Source(one.frame.file, one.fork.line, one.frame.function, code)
 
 
 def _come_past(finding: Finding, ran: Ran) -> tuple[Side, Side] | None:
@@ -193,7 +197,7 @@ def _come_past(finding: Finding, ran: Ran) -> tuple[Side, Side] | None:
 
     No text tells why: the line calls what a program decides elsewhere, such as a cache or what needs a gradient.
     """
-    if len(finding.sides) != 2 or finding.code not in _FIELDS or finding.sequence is None:
+    if not _may_be_skipped(finding):
         return None
     ways = [way for side in finding.sides if not side.past and (way := way_of(side)) is not None]
     if len(ways) < 2:
@@ -304,11 +308,14 @@ def _as_skipped(finding: Finding, found: Between) -> Finding:
     return _with_skipped(finding, makers, lackers) if fork.alone or fork.loop or fork.leaves else finding
 
 
+def _may_be_skipped(finding: Finding) -> bool:
+    """True for a finding on the fields of a call, with two sides."""
+    return finding.code in _FIELDS and len(finding.sides) == 2
+
+
 def _with_skipped(finding: Finding, makers: Side, lackers: Side) -> Finding:
     """The finding on a call skipped or extra in the place of one on its fields."""
-    if makers.call is None or lackers.call is None:
-        return finding
-    if finding.code not in _FIELDS or len(finding.sides) != 2 or finding.sequence is None:
+    if makers.call is None or lackers.call is None or finding.sequence is None or not _may_be_skipped(finding):
         return finding
     sides = {id(makers): makers, id(lackers): replace(lackers, note="made this call, and not that one")}
     return replace(
@@ -347,10 +354,8 @@ def _told(found: Between, ways: Sequence[Way]) -> Parting:
                 continue
             inside = any(fork.first <= frame.line <= fork.last for frame in same) and not (fork.loop and way.past)
         said.setdefault(fork.inside if inside else fork.outside, []).extend(way.side.ranks)
-    text = text_of(found.frame.file)
-    code = "" if text is None else text.line(fork.line)
     parts = tuple((tuple(sorted(ranks)), did) for did, ranks in said.items())
-    return Parting(Source(found.frame.file, fork.line, found.frame.function, code), parts)
+    return Parting(_source_of(found), parts)
 
 
 def _chosen(found: list[Between], ran: Ran, group: Group | None = None) -> Between | None:
@@ -475,9 +480,7 @@ def _as_likely(found: Between, forks: Sequence[Between], ran: Ran) -> tuple[Sour
             continue
         stays = [_lengths(_stays_of(way, one, ran)) for way in (one.outside, one.inside)]
         if all(stays) and (stays == inner or len(inner[0]) < len(inner[1])):
-            text = text_of(one.frame.file)
-            code = "" if text is None else text.line(one.fork.line)
-            told.append(Source(one.frame.file, one.fork.line, one.frame.function, code))
+            told.append(_source_of(one))
     return tuple(told)
 
 
@@ -592,8 +595,7 @@ def _is_in_function(frame: Source, of: Source) -> bool:
 def _is_by_rank(one: Between) -> bool:
     if one.fork.loop:
         return one.fork.by_rank
-    text = text_of(one.frame.file)
-    return text is not None and names_rank(text.line(one.fork.line))
+    return names_rank(_source_of(one).code)
 
 
 def names_rank(code: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,20 +100,15 @@ def _with_parting(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Findi
 
 def _with_left_peer(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> Finding:
     """The finding, if the rank that lacks the other end has left for good the line at which others wait for theirs."""
-    for side in finding.sides:
-        waiting = traces.get(side.ranks[0]) if side.ranks and side.call is not None else None
-        if waiting is None or side.call is None or side.call.op not in OTHER_END:
-            continue
-        peer = _peer(waiting, side.call)
-        stands = next((_stands(other, peer) for other in finding.sides if peer in other.ranks), None)
-        if peer is None or peer not in traces or stands is None:
+    for _, call, _, peer, stands in _unmet(finding, traces):
+        if peer not in traces:
             continue
         places = _last_lines(traces[peer], stands)
         if places is None or places[1] is not None:
             continue
         alike = [*traces.items()][:_ASKED]
         others = tuple(rank for rank, trace in alike if rank != peer and _waits_at(trace, stands))
-        there = Side(others, Call(OTHER_END[side.call.op], ""), (RankSource((*others, peer)[0], stands),))
+        there = Side(others, Call(OTHER_END[call.op], ""), (RankSource((*others, peer)[0], stands),))
         past = Side((peer,), None, (RankSource(peer, stands),), past=True)
         left = exit_between(there, past, ran) if others else None
         if left is not None:
@@ -182,18 +178,35 @@ def _by_lists(
     return finding
 
 
-def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[Parting]:
+class _Unmet(NamedTuple):
+    """A side that waits in a message, its call, and the record of its first rank; the peer whose end is lacking, and the
+    line at which that stands.
+    """
+
+    side: Side
+    call: Call
+    waiting: Trace
+    peer: int
+    stands: Source
+
+
+def _unmet(finding: Finding, traces: Mapping[int, Trace]) -> Iterator[_Unmet]:
+    """The sides of a finding that wait in a message for a rank of another side."""
     for side in finding.sides:
         waiting = traces.get(side.ranks[0]) if side.ranks and side.call is not None else None
         if waiting is None or side.call is None or side.call.op not in OTHER_END:
             continue
         peer = _peer(waiting, side.call)
         stands = next((_stands(other, peer) for other in finding.sides if peer in other.ranks), None)
-        if peer is None or stands is None:
-            continue
+        if peer is not None and stands is not None:
+            yield _Unmet(side, side.call, waiting, peer, stands)
+
+
+def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[Parting]:
+    for side, call, waiting, peer, stands in _unmet(finding, traces):
         past = Side((peer,), None, (RankSource(peer, stands),), past=True)
-        for made, ranks in _made(traces, peer, waiting.rank, side.call.op, stands, ran):
-            maker = Side(ranks or (peer,), side.call, (RankSource((*ranks, peer)[0], made),))
+        for made, ranks in _made(traces, peer, waiting.rank, call.op, stands, ran):
+            maker = Side(ranks or (peer,), call, (RankSource((*ranks, peer)[0], made),))
             parting = parting_of((maker, past), ran)
             if parting is not None:
                 yield parting if ranks else replace(parting, sides=parting.sides[-1:])

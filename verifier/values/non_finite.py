@@ -24,8 +24,8 @@ Infinities and NaNs are often intended. These are not reported:
   maximum of one float, as of found_inf. With a GradScaler, which skips such a step, the job may also end meanwhile:
   after at most ``_RECOVERING`` such rounds of the line, or ``_SEARCHING`` where it has been so from its first call on
   and all ranks overflow in all but ``_RECOVERING`` of them. A round ends where the scaler looks at the gradients, which
-  the ranks write down; without a scaler, or with one that is not in use, each call is one. A
-  search that the end cuts short has not spoilt the weights.
+  the ranks write down; without a scaler, or with one that is not in use, each call is one. A search that the end cuts
+  short has not spoilt the weights.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ from simcoll.verifier.values.names import name_of
 
 _RECOVERING = 2
 _SEARCHING = 40
+"""Rounds that overflow before a scale that is too large is found: each halves it, and few begin above 2^32."""
+
 _UNUSED = 2
 """So often may gradients be cleared in one round of a scaler: of two optimizers, which it may end together."""
-"""Rounds that overflow before a scale that is too large is found: each halves it, and few begin above 2^32."""
 
 _FEW = 8
 """Elements of a broadcast, or a sum, below which it is taken for one of results, such as the best loss so far."""
@@ -124,8 +125,7 @@ class _Meant:
         """
         line = _line(values.group, one)
         search, unused = self._searches.get(line), self._unused.get(line)
-        used = all(one.of_model for one in values.ranks) and self._discards.used(values)
-        if search is not None and (place < search.found or (search.cut_short and not used)):
+        if search is not None and (place < search.found or (search.cut_short and not self._is_used(values))):
             return True
         if unused is not None and unused.explains(place) and self._discards.span(values) is not None:
             return True
@@ -194,6 +194,10 @@ class _Meant:
     def _bad(self) -> list[int]:
         """The places of calls that sent values which are not finite."""
         return [place for place, bad in enumerate(self._suspects) if bad]
+
+    def _is_used(self, values: CollectiveValues) -> bool:
+        """True if a step has used what a call of the model carried."""
+        return all(one.of_model for one in values.ranks) and self._discards.used(values)
 
     def search_ends(self, place: int, values: CollectiveValues, one: RankValues) -> int:
         """The place at which the line of a call is finite again on its rank; -1 if it is not."""
