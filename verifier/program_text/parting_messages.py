@@ -179,8 +179,8 @@ def _by_lists(
 
 
 class _Unmet(NamedTuple):
-    """A side that waits in a message, its call, the record of its first rank, the peer whose end is lacking, and the line
-    at which that stands.
+    """A side that waits in a message, its call, the record of its first rank, the peer whose end is lacking, and the
+    line at which that stands.
     """
 
     side: Side
