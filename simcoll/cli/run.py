@@ -148,11 +148,7 @@ def _report(
         return output.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
     monitor.ended(launch)
     nothing = _why_unrecorded(request, folder, launch, interrupted=end.signal is not None)
-    for rank in launch.ranks:
-        # Only this node's: those of another one may still be asked for.
-        (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)
-        for path in folder.glob(f"rank{rank.rank:05d}*{DUMP_SUFFIX}"):
-            remove_unused(path)
+    _remove_offers(folder, launch, since_ns, alone=alone)
     if kept := _kept_tracebacks(folder, since_ns):
         output.warn(kept)
     answer = None if nodes is None else nodes.hand_over()
@@ -220,6 +216,19 @@ def _keep_lost(path: Path, lost: tuple[LostNode, ...]) -> None:
     facts = read_host(path) or HostFacts(socket.gethostname())
     with contextlib.suppress(OSError):
         write_host(path, replace(facts, lost=lost))
+
+
+def _remove_offers(folder: Path, launch: LaunchAccount, since_ns: int, *, alone: bool) -> None:
+    """Remove the files into which ranks offered their stacks, and the unused ones beside them: the ranks have ended.
+
+    A launcher within the job has ranks that this one does not know. Where it ended them, they could not do it.
+    """
+    # Those of another node's ranks may still be asked for.
+    for name in ["rank[0-9]*"] if alone else [f"rank{rank.rank:05d}*" for rank in launch.ranks]:
+        for path in _fresh(folder, f"{name}{STACK_SUFFIX}", since_ns):
+            path.unlink(missing_ok=True)
+        for path in _fresh(folder, f"{name}{DUMP_SUFFIX}", since_ns):
+            remove_unused(path)
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:

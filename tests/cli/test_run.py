@@ -159,6 +159,21 @@ def test_a_launcher_in_the_place_of_a_rank_hides_no_finding(tmp_path):
     assert names == {*(f"rank{rank:05d}.simcoll" for rank in range(3)), *accounts}
 
 
+def test_ranks_that_a_launcher_within_the_job_ends_leave_no_empty_files(tmp_path):
+    body = """
+        start()
+        dist.all_reduce(torch.ones(4))
+        if rank == 0:
+            sys.exit(5)
+        signal.pause()
+    """
+    inner = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script(tmp_path, body)]
+    run(tmp_path, "--out", "results", *inner, ranks=1)
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert names >= {"rank00000.simcoll", "rank00001.simcoll"}
+    assert not {name for name in names if "stack" in name}
+
+
 def test_mode_off_is_torchrun(tmp_path):
     code, out, _ = run(tmp_path, "--mode", "off", script(tmp_path, AGREE + "print('simcoll' in sys.modules)"))
     assert (code, "False" in out or "True" in out, "agree" in out) == (0, True, False)
