@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import cast
 
 ANY_SOURCE = -1
@@ -76,6 +77,7 @@ class Buffer:
 _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 
 
+@lru_cache(maxsize=64)
 def _width(dtype: str) -> int | None:
     """``float8_e4m3fn`` and ``bfloat16`` say their bits; ``bool`` has a byte."""
     if dtype == "bool":

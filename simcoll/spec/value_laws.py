@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from simcoll.spec import flows
@@ -251,6 +252,7 @@ def element_bound(dtype: str, ranks: int, magnitude: float, *, averaged: bool = 
     return magnitude * (rounding + 2.0**-50) + _flushed(_REAL.get(dtype, dtype), ranks, averaged=averaged)
 
 
+@lru_cache(maxsize=64)
 def _rounding(dtype: str, ranks: int, *, averaged: bool) -> float | None:
     """The relative error of an element that is rounded as often as a sum, or an average, of so many is."""
     unit = unit_roundoff(dtype)

@@ -155,10 +155,17 @@ def _of_group(columns: GroupColumns, known: dict[int, WrittenValues]) -> Iterabl
             return
         written.append(mine)
     common = set(written[0]).intersection(*written[1:])
+    # Traces keep their calls, a few objects for many records.
+    alike: dict[tuple[int, ...], bool] = {}
     for sequence in sorted(common):
         ranks = [_rank_values(part, sequence, each[sequence]) for part, each in zip(parts, written, strict=True)]
         whole = tuple(one for one in ranks if one is not None)
-        if len(whole) == len(parts) and _are_one_call(whole):
+        if len(whole) < len(parts):
+            continue
+        calls = tuple(id(one.record.call) for one in whole)
+        if calls not in alike:
+            alike[calls] = _are_one_call(whole)
+        if alike[calls]:
             yield CollectiveValues(columns.group, sequence, whole)
 
 
@@ -198,8 +205,8 @@ def _side(value: object) -> SideValues | None:
         whole.get("minus") or 0,
         -1 if (first := whole.get("first")) is None else first,
         tuple(map(_point, points)) if isinstance(points, list) else (),
-        _point(value.get("parts", [])),
-        _point(value.get("squared_parts", [])),
+        _point(value["parts"]) if "parts" in value else (),
+        _point(value["squared_parts"]) if "squared_parts" in value else (),
     )
 
 
@@ -213,4 +220,4 @@ def _real(value: object) -> float:
 
 def _point(value: object) -> Point:
     numbers = value if isinstance(value, list) else [None]
-    return tuple(one if type(one) in (int, float) else None for one in numbers)
+    return tuple([one if type(one) in (int, float) else None for one in numbers])
