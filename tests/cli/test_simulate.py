@@ -214,7 +214,7 @@ def test_a_program_that_cannot_be_loaded(tmp_path: Path, capsys: pytest.CaptureF
 
 REFUSED = {
     "no file": (["nowhere.toml"], "cannot read nowhere.toml: No such file"),
-    "no code": (["SC999"], "cannot read SC999"),
+    "no code": (["SC999"], "SC999: there is no finding of this code, and no such file"),
     "a folder": (["."], "cannot read .: Is a directory"),
     "ranks of a scenario": (["SC104", "--ranks", "4"], "--ranks 4: the scenario states its ranks"),
     "no ranks of a program": (["PROGRAM"], "how many ranks run it? give --ranks N"),
@@ -280,11 +280,6 @@ def test_threads_and_simulated_ranks_agree(capsys: pytest.CaptureFixture[str]) -
 def test_what_only_simulated_ranks_can_show_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate("SC107", "--backend", "threaded") == 3
     assert "simulated and threaded differ: only simulated finds SC107" in capsys.readouterr().out.replace("\n", " ")
-
-
-def test_a_code_that_no_finding_has_is_no_file_either(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "SC999"]) == BAD_INPUT
-    assert capsys.readouterr().err.startswith("simcoll: SC999: there is no finding of this code, and no such file")
 
 
 def test_a_rule_that_no_scenario_can_play_says_why(capsys: pytest.CaptureFixture[str]) -> None:
