@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -34,6 +35,7 @@ from simcoll.estimator.measured import (
     measurements,
     seconds,
 )
+from simcoll.launch.preconditions import PreconditionError, check_torch
 from simcoll.reports.tables import Rows
 from simcoll.topology.file import write_topology
 from simcoll.topology.graph import Topology, connect, flat
@@ -43,7 +45,8 @@ _ABOUT = (
     "measured. All other options are torchrun's (default: --standalone, two ranks or one per GPU)."
 )
 _LEAST_BANDWIDTH = 1e6
-_PLACEMENT = ("--standalone", "--nnodes", "--master", "--rdzv", "--node")
+_SEVERAL_HOSTS = ("--nnodes", "--master", "--rdzv", "--node")
+_PLACEMENT = ("--standalone", *_SEVERAL_HOSTS)
 _PROCESSES = ("--nproc",)
 
 
@@ -179,8 +182,25 @@ def run_command(options: argparse.Namespace, torchrun: Sequence[str]) -> int:
         return output.refuse(BAD_INPUT, f"--max-bytes: {error}")
     if most < SMALLEST:
         return output.refuse(BAD_INPUT, f"--max-bytes {options.max_bytes}: expected at least {SMALLEST}")
+    try:
+        check_torch()
+        if not any(option.startswith(_SEVERAL_HOSTS) for option in _spelled(torchrun)):
+            _check_writable(options.out)
+    except PreconditionError as error:
+        return output.refuse(error.code, str(error))
     backend = options.backend or ("nccl" if has_gpu() else "gloo")
     return calibrate(CalibrateRequest(tuple(torchrun), options.out, backend, ops, most), output)
+
+
+def _check_writable(out: Path) -> None:
+    """Raise PreconditionError, before minutes are spent on measuring, where the topology could not be written."""
+    try:
+        if os.path.isdir(out):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise PreconditionError(BAD_INPUT, f"cannot write {out}: {error.strerror}; choose another file") from None
 
 
 @dataclass(frozen=True, slots=True)

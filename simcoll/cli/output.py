@@ -154,6 +154,7 @@ class Output:
         A folder that cannot be written is a warning.
         """
         # Ranks, which write files too, do not need the modules that make pages.
+        from simcoll.blackbox.format import SUFFIX
         from simcoll.reports.html_report import html_report
         from simcoll.verifier.views.requested import charted
 
@@ -164,7 +165,9 @@ class Output:
             self.warn(f"cannot write the report into {folder}: {error.strerror}")
             return
         if report.findings:
-            self.warn(f"report.html, report.json and the records of the ranks are in {folder}")
+            records = ["the records of the ranks"] if any(folder.glob(f"*{SUFFIX}")) else []
+            *files, last = ["report.html", "report.json", *records]
+            self.warn(f"{', '.join(files)} and {last} are in {folder}")
 
     def warn(self, text: str) -> None:
         """One line on stderr."""

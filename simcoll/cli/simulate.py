@@ -7,6 +7,7 @@ import contextlib
 import functools
 import math
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from simcoll.topology.graph import Topology
 
 _STALL = 5.0
+_LIKE_A_CODE = re.compile("SC[0-9]+", re.IGNORECASE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -288,9 +290,11 @@ def _scenario_path(target: str) -> Path:
     rule = RULES.get(target.upper())
     if rule is not None and rule.unplayed:
         raise UsageError(
-            f"{rule.code} has no scenario: {rule.unplayed}; simcoll rules {rule.code} has a program,"
-            " for simcoll run --values all"
+            f"{rule.code} has no scenario: {rule.unplayed}; simcoll rules {rule.code} shows lines of a program,"
+            " which simcoll run --values all finds"
         )
+    if rule is None and _LIKE_A_CODE.fullmatch(target):
+        raise UsageError(f"{target}: there is no finding of this code, and no such file; simcoll rules lists the codes")
     return scenario_path(target) or path
 
 

@@ -33,6 +33,7 @@ from simcoll.core.clock import now_ns
 from simcoll.core.io import printable
 from simcoll.core.process import signal_name
 from simcoll.launch.nodes.meeting import Greeter, from_variable
+from simcoll.launch.torchrun_arguments import nearest_option
 from simcoll.recorder.told_once import ToldErrors
 
 if TYPE_CHECKING:
@@ -315,7 +316,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = torchrun.get_args_parser()
 
     def refuse(message: str) -> NoReturn:
-        raise _TorchrunArgumentsError(message)
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        meant = nearest_option(unknown.split()[0]) if unknown else ""
+        raise _TorchrunArgumentsError(f"{message}, expected {meant}" if meant else message)
 
     setattr(parser, "error", refuse)  # noqa: B010
     return parser

@@ -162,7 +162,7 @@ def prepare_folder(wanted: Path | None, local_ranks: int) -> Path:
         need = local_ranks * initial_size(slots_wanted())
     except BlackBoxError as error:
         raise PreconditionError(BAD_INPUT, str(error.strerror)) from None
-    folder = wanted
+    folder, made = wanted, wanted is None or not os.path.lexists(wanted)
     try:
         folder = _fresh_folder() if wanted is None else wanted
         folder.mkdir(parents=True, exist_ok=True)
@@ -170,6 +170,9 @@ def prepare_folder(wanted: Path | None, local_ranks: int) -> Path:
             reserve(probe.fileno(), 0, need)
         return folder.resolve()
     except OSError as error:
+        if made and folder is not None:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         reason = "it is a file" if wanted is not None and os.path.isfile(wanted) else error.strerror
         advice = "choose another folder with --out"
         if error.errno in _NO_ROOM:

@@ -10,6 +10,7 @@ import os
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 
@@ -50,6 +51,7 @@ VALUED = (
 """torchrun's options that take a value."""
 
 _OWN = frozenset({"--mode", "--out", "--stall", "--values"})
+_OWN_FLAGS = ("--json", "--plain", "--strict", "--restart-by-cause", "--github")
 
 
 class RunUsageError(ValueError):
@@ -62,6 +64,13 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
         return any(option in ("-h", "--help") for option in split(arguments).torchrun_options)
     except RunUsageError:
         return any(argument in ("-h", "--help") for argument in arguments)
+
+
+def nearest_option(spelled: str) -> str:
+    """The option of ``simcoll run``, torchrun's too, that a misspelled one may mean; empty where it is like none."""
+    known = [name for name in (*sorted(_OWN), *_OWN_FLAGS, *FLAGS, *VALUED) if name.startswith("--")]
+    name = spelled.partition("=")[0].replace("_", "-")
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.7)), "")
 
 
 class ProgramKind(Enum):
@@ -105,7 +114,7 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     """
     environment = os.environ if environment is None else environment
     own: dict[str, str] = {}
-    flags = dict.fromkeys(("--json", "--plain", "--strict", "--restart-by-cause", "--github"), False)
+    flags = dict.fromkeys(_OWN_FLAGS, False)
     options: dict[str, str] = {}
     passed: list[str] = []
     rest = list(arguments)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -134,6 +135,27 @@ def test_one_rank_is_too_few(tmp_path, capfd):
     assert main(["calibrate", "--out", str(tmp_path / "x.json"), *options]) == 2
     assert "give --nproc-per-node 2" in capfd.readouterr().err
     assert not (tmp_path / "x.json").exists()
+
+
+@pytest.mark.parametrize(("out", "why"), [("none/x.json", "No such file or directory"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_written_is_refused_before_measuring(out, why, tmp_path, capfd):
+    pytest.importorskip("torch")
+    from simcoll.cli import main
+
+    assert main(["calibrate", "--out", str(tmp_path / out), "--nproc-per-node=nosuch"]) == 2
+    assert capfd.readouterr().err == f"simcoll: cannot write {tmp_path / out}: {why}; choose another file\n"
+
+
+def test_without_torch_nothing_is_started(tmp_path, monkeypatch, capfd):
+    from simcoll.cli import main
+
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert main(["calibrate", "--out", str(tmp_path / "x.json")]) == 1
+    assert "torch is not installed: install torch 2.11 or newer" in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -264,7 +264,9 @@ def test_a_launcher_that_is_killed_still_gives_the_report(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--nonsense", "train.py"], 2, "unrecognized arguments: --nonsense"),
+        (["--nonsense", "train.py"], 2, "unrecognized arguments: --nonsense\n"),
+        (["--valeus", "all", "train.py"], 2, "unrecognized arguments: --valeus, expected --values\n"),
+        (["--rdzv_bakend=c10d", "train.py"], 2, "--rdzv_bakend=c10d, expected --rdzv-backend\n"),
         (["--nproc-per-node=abc", "train.py"], 2, "Unsupported nproc_per_node value: abc"),
         (["--stall", "soon", "train.py"], 2, "--stall soon: expected a number of seconds greater than 0"),
         (["broken.py"], 1, "broken.py:1: SyntaxError"),

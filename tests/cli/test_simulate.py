@@ -155,12 +155,13 @@ def test_a_slow_link_needs_a_topology(scenario: Path, capsys: pytest.CaptureFixt
     assert "the topology has 8 ranks, none is number 8" in capsys.readouterr().err
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     html, sarif, out = tmp_path / "r.html", tmp_path / "r.sarif", tmp_path / "a" / "b"
     assert simulate("SC104", "--html", html, "--sarif", sarif, "--out", out) == 3
     assert "SC104" in html.read_text()
     assert json.loads(sarif.read_text())["runs"][0]["results"][0]["ruleId"] == "SC104"
     assert sorted(path.name for path in out.iterdir()) == ["report.html", "report.json"]
+    assert f"simcoll: report.html and report.json are in {out}\n" in capsys.readouterr().err
     assert json.loads((out / "report.json").read_text())["findings"][0]["culprits"] == [2]
 
 
@@ -213,7 +214,7 @@ def test_a_program_that_cannot_be_loaded(tmp_path: Path, capsys: pytest.CaptureF
 
 REFUSED = {
     "no file": (["nowhere.toml"], "cannot read nowhere.toml: No such file"),
-    "no code": (["SC999"], "cannot read SC999"),
+    "no code": (["SC999"], "SC999: there is no finding of this code, and no such file"),
     "a folder": (["."], "cannot read .: Is a directory"),
     "ranks of a scenario": (["SC104", "--ranks", "4"], "--ranks 4: the scenario states its ranks"),
     "no ranks of a program": (["PROGRAM"], "how many ranks run it? give --ranks N"),
@@ -261,9 +262,11 @@ def test_what_is_refused_is_one_line(
 def test_real_gloo_and_simulated_ranks_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert simulate("SC104", "--backend", "gloo", "--check", "--json", "--out", out) == 0
-    document = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
     assert (document["backend"], document["differences"], document["unmet"]) == ("gloo", [], [])
     assert document["report"]["findings"][0]["sequence"] == 2
+    assert f"report.html, report.json and the records of the ranks are in {out}\n" in captured.err
     assert (out / "rank00000.simcoll").exists()
 
 

@@ -167,6 +167,8 @@ def test_a_folder_without_room(tmp_path, monkeypatch):
     code, text = refusal(prepare_folder, tmp_path, 8)
     assert code == 2
     assert "No space left on device (the black boxes take 35 MiB; choose another folder" in text
+    assert refusal(prepare_folder, tmp_path / "new", 8)[0] == 2
+    assert list(tmp_path.iterdir()) == [], "a folder that was made for nothing"
 
 
 def test_a_wrong_number_of_records(tmp_path, monkeypatch):
