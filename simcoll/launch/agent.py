@@ -317,7 +317,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def refuse(message: str) -> NoReturn:
         _, _, unknown = message.partition("unrecognized arguments: ")
-        meant = nearest_option(unknown.split()[0]) if unknown else ""
+        meant = nearest_option(unknown.partition(" ")[0]) if unknown else ""
         raise _TorchrunArgumentsError(f"{message}, expected {meant}" if meant else message)
 
     setattr(parser, "error", refuse)  # noqa: B010
