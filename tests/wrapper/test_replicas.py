@@ -117,6 +117,7 @@ def change_state(rank: int, step: int, model: Any, optimizer: torch.optim.Optimi
 def test_a_weight_that_one_rank_changes(backend: str) -> None:
     [finding] = findings(lambda rank: train(rank, change_weight), backend)
     assert (finding.code, finding.culprits, finding.ranks) == ("SC904", (1,), (0, 1, 2))
+    assert str(finding.step) == "step 3"
     assert "parameter 3.weight is not equal on ranks 0-2 after step 3; after step 2 all were equal" in finding.message
 
 

@@ -284,7 +284,8 @@ class Finding:
     lists the fields of the call in which the sides differ, ``unknown`` those that the data cannot say. ``before``
     holds the last collectives of the group on which the ranks agreed, oldest first. ``came_apart`` is where they had
     come apart by then, if their lines tell; ``parted`` the line that parted them, if the program's text tells.
-    ``step`` is the training step of its call, if the records tell.
+    ``step`` is the training step of its call, or the one, by the optimizers' count, from which on it is so, if the
+    records tell.
     """
 
     code: str
@@ -445,7 +446,9 @@ class Rule:
         differing: Iterable[str] = (),
         unknown: tuple[str, ...] = (),
         before: tuple[Record, ...] = (),
+        step: StepNumber | None = None,
     ) -> Finding:
         """A finding of this rule, of the rule's severity unless another is given; its ranks are put in order."""
         who, known = tuple(sorted(set(ranks))), (tuple(sides), tuple(differing), unknown, before)
-        return Finding(self.code, severity or self.severity, message, group, sequence, who, tuple(culprits), *known)
+        stated = self.code, severity or self.severity, message, group, sequence, who, tuple(culprits)
+        return Finding(*stated, *known, step=step)

@@ -17,6 +17,7 @@ from hashlib import blake2b
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Group, Source, number, source_of, text
+from simcoll.core.steps import StepNumber
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.finding import Finding, Side, lines
 from simcoll.verifier.findings.rules import SAME_DATA
@@ -311,5 +312,10 @@ def _finding(
     note = "the same batches as the others of these ranks"
     sides = [Side(ranks, None, lines((rank, training.sources[rank]) for rank in ranks), note) for ranks in classes]
     return SAME_DATA.finding(
-        message, group=group, ranks=model.ranks, culprits=() if len(alike) == len(model.ranks) else alike, sides=sides
+        message,
+        group=group,
+        ranks=model.ranks,
+        culprits=() if len(alike) == len(model.ranks) else alike,
+        sides=sides,
+        step=StepNumber(first + 1, exact=True),
     )

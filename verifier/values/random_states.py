@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Group, Source, number, source_from, text
+from simcoll.core.steps import StepNumber
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.finding import Finding, Side, lines
 from simcoll.verifier.findings.rules import RANDOM_STATE
@@ -130,4 +131,7 @@ def _finding(places: _Places, written: _Written, place: int, steps: Sequence[int
         sources = [(rank, written.sources[rank][place]) for rank in same if place < len(written.sources.get(rank, ()))]
         sides.append(Side(tuple(same), None, lines(sources), "draws other random numbers" if same[0] in named else ""))
     group = next((one for one in groups if one.ranks == places.ranks), None)
-    return RANDOM_STATE.finding(message, group=group, ranks=places.ranks, culprits=tuple(named), sides=sides)
+    since = StepNumber(steps[0] + 1, exact=True)
+    return RANDOM_STATE.finding(
+        message, group=group, ranks=places.ranks, culprits=tuple(named), sides=sides, step=since
+    )

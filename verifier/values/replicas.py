@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Event, Group, Source, number, source_of, text
+from simcoll.core.steps import StepNumber
 from simcoll.core.trace import Trace
 from simcoll.values.folding import STEPPED, part_begins
 from simcoll.verifier.findings.finding import Finding, Side, lines
@@ -188,7 +189,9 @@ def _finding(firsts: Sequence[tuple[int, int, _States, int]], groups: Sequence[G
         note = "holds other values than the others" if set(same) <= set(culprits) else ""
         sides.append(Side(tuple(same), None, lines((rank, one.set.source) for rank, one in same.items()), note))
     group = next((one for one in groups if one.name == owner.group and one.ranks == owner.ranks), None)
-    finding = PARAMETERS_DRIFTED.finding(message, group=group, ranks=apart, culprits=culprits, sides=sides)
+    made = _most_steps(here)
+    step = StepNumber(made, exact=True) if made else None
+    finding = PARAMETERS_DRIFTED.finding(message, group=group, ranks=apart, culprits=culprits, sides=sides, step=step)
     equal_ns = min(_equal_since(one[2], at) for one in firsts)
     return min(state.time_ns for state in apart.values()), equal_ns, finding
 

@@ -17,9 +17,12 @@ _SIDES = 8
 
 
 def with_steps(findings: Iterable[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
-    """Findings that tell in which step their call was made, as far as the records do."""
+    """Findings that tell in which step their call was made, as far as the records do and they do not tell it yet."""
     by_rank, periods = {trace.rank: trace for trace in traces}, _Periods()
-    return tuple(replace(finding, step=_step_of(finding, by_rank, periods)) for finding in findings)
+    return tuple(
+        finding if finding.step is not None else replace(finding, step=_step_of(finding, by_rank, periods))
+        for finding in findings
+    )
 
 
 class _Periods:

@@ -8,6 +8,7 @@ import pytest
 
 from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.core.record import UNKNOWN_SOURCE, Group, State
+from simcoll.core.steps import StepNumber
 from simcoll.spec.call import Call
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.values.batches import same_data
@@ -50,6 +51,7 @@ def test_all_ranks_or_some() -> None:
     assert finding.culprits == (1, 3)
     [finding] = found(lambda rank, number: number if number > 1 else 10 * rank + number)
     assert "from step 3 on: in 3 of 5 steps" in finding.message
+    assert finding.step == StepNumber(3, exact=True)
 
 
 @pytest.mark.parametrize(

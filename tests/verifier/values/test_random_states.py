@@ -6,6 +6,7 @@ import pytest
 
 from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.core.record import Group
+from simcoll.core.steps import StepNumber
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.values.random_states import random_states
 
@@ -49,6 +50,7 @@ def test_what_was_equal_differs_after_different_draws() -> None:
     assert (finding.code, finding.ranks, finding.group) == ("SC906", (0, 1, 2), WORLD)
     assert finding.culprits == ()
     assert "from step 1 on" in finding.message
+    assert finding.step == StepNumber(1, exact=True)
 
 
 def test_one_rank_is_in_the_minority() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simcoll.blackbox.memory_box import MemoryBox
+from simcoll.core.steps import StepNumber
 from simcoll.values.folding import folded
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.values.replicas import drifted_replicas
@@ -69,6 +70,7 @@ def test_a_rank_that_looked_later_tells_who_differs(later: bool, culprits: tuple
     [finding] = found(write)
     assert (finding.culprits, finding.ranks) == (culprits, (0, 1))
     assert "after step 3" in finding.message
+    assert finding.step == StepNumber(3, exact=True)
 
 
 def test_a_rank_that_has_left_out_a_step() -> None:
