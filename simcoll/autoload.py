@@ -26,7 +26,7 @@ def autoload() -> None:
         offer_rank_stacks()
     except ConfigurationError as error:
         # torch would report any exception as a broken extension, with a traceback and wrong advice.
-        sys.stderr.write(f"simcoll: SIMCOLL_MODE: {error}\n")
+        sys.stderr.write(f"simcoll: {error}\n")
         raise SystemExit(BAD_INPUT) from None
 
 

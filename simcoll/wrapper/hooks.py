@@ -70,7 +70,7 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None, *
     """
     mode = mode or os.environ.get("SIMCOLL_MODE") or "detail"
     if mode not in MODES:
-        raise ConfigurationError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
+        raise ConfigurationError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)} (SIMCOLL_MODE)")
     if mode == "off":
         disable()
         return

@@ -254,7 +254,7 @@ def test_an_unknown_mode_in_the_environment_is_one_clear_line(tmp_path: Path) ->
     done = python("import torch; print('imported')", tmp_path, SIMCOLL_MODE="detial")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == ("simcoll: SIMCOLL_MODE: unknown mode 'detial': expected one of off, record, check, detail\n")
+    assert done.stderr == "simcoll: unknown mode 'detial': expected one of off, record, check, detail (SIMCOLL_MODE)\n"
 
 
 def test_groups_wrapped_on_their_own_share_the_box_of_the_process(ranks: Any) -> None:
