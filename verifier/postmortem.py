@@ -78,7 +78,7 @@ def judge(
     told = with_partings_of_messages(with_partings(told, ran), traces, ran)
     told = with_partings_of_exceptions(told, traces) if job.tells("handling") else told
     told = with_broken_ties(told, traces)
-    told = with_takers(with_wrong_groups(with_call_sites(told, traces), traces), traces)
+    told = with_takers(with_wrong_groups(with_call_sites(told, traces), traces, ran), traces)
     findings = with_steps(with_unknown(told, traces), traces)
     states = tuple(_state(rank, job, outcome) for rank in sorted({*job.traces, *job.launched}))
     shown = as_recorded(traces, recorded, findings)

@@ -20,7 +20,7 @@ from simcoll.verifier.findings.rules import P2P_DTYPE_MISMATCH, P2P_SIZE_MISMATC
 
 _RAW = "uint8"
 _Good = dict[object, set[tuple[int, int]]]
-"""The correct statements of messages' ends: the senders and receivers by line and value."""
+"""The correct statements of messages' ends: the senders and receivers by line and value, and by line alone."""
 
 _COMPLEX = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
 
@@ -87,7 +87,8 @@ def unequal_messages(matching: Matching, aborted: Collection[int] = ()) -> list[
         for message, often, found in _judged(lane, distinct):
             if found is None:
                 for voice in _voices(message):
-                    good.setdefault(voice, set()).add((message.sender, message.receiver))
+                    for stated in (voice, voice[:2]):
+                        good.setdefault(stated, set()).add((message.sender, message.receiver))
             else:
                 cases.setdefault((found.rule.code, message.lines), []).extend([(message, found)] * often)
     for message, found in _fatal(matching, aborted):
@@ -203,13 +204,15 @@ def _side(group: Group, ranks: Sequence[int], rank: int, record: Record) -> Side
 def _culprits(messages: Sequence[Message], good: _Good) -> tuple[int, ...]:
     """The ends that other ranks' messages of the same lines contradict; none where those say nothing.
 
-    A send and a receive alone do not show which of them is wrong.
+    A send and a receive alone do not show which of them is wrong, nor does the one of them whose line no others used.
     """
     guilty = set()
     for message in messages:
-        sent, received = (_borne_out(good.get(voice, ()), message) for voice in _voices(message))
-        if sent != received:
-            guilty.add(message.receiver if sent else message.sender)
+        voices, ranks = _voices(message), (message.sender, message.receiver)
+        borne_out = [_borne_out(good.get(voice, ()), message) for voice in voices]
+        contradicted = [_borne_out(good.get(voice[:2], ()), message) for voice in voices]
+        if borne_out[0] != borne_out[1] and contradicted[wrong := borne_out.index(False)]:
+            guilty.add(ranks[wrong])
     if guilty:
         return tuple(sorted(guilty))
     senders, receivers = ({message.sender for message in messages}, {message.receiver for message in messages})
@@ -219,11 +222,11 @@ def _culprits(messages: Sequence[Message], good: _Good) -> tuple[int, ...]:
 
 
 def _borne_out(pairs: Collection[tuple[int, int]], message: Message) -> bool:
-    """True if a rank other than these two has stated the same, and was right."""
+    """True if a rank other than these two was right in what these pairs stated."""
     return any(set(pair) - {message.sender, message.receiver} for pair in pairs)
 
 
-def _voices(message: Message) -> tuple[object, object]:
+def _voices(message: Message) -> tuple[tuple[object, ...], tuple[object, ...]]:
     sent, received = _stated_ends(message)
     return ("send", message.send.source, sent), ("recv", message.receive.source, received)
 

@@ -16,8 +16,9 @@ import numpy as np
 from simcoll.core.record import Group, Record
 from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.findings.describe import group_text, source_text
-from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
+from simcoll.verifier.findings.finding import CallPlace, Finding, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, FIELD_RULES, MISSING_RANK, RANK_EXITED_EARLY
+from simcoll.verifier.program_text.parting import Ran, parting_at_line
 
 _EXPLAINED = frozenset(
     rule.code for rule in (MISSING_RANK, RANK_EXITED_EARLY, CALL_SKIPPED, DEADLOCK_CYCLE, *FIELD_RULES)
@@ -39,32 +40,34 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class _Misplaced:
-    """A call that went to its group where the others' calls went to another one, to which its rank belongs as well."""
+    """A call that went to its group where the ``others``' calls went to another one, to which its rank belongs too."""
 
     made: _Made
     expected: Group
+    others: tuple[int, ...]
 
 
-def with_wrong_groups(findings: Sequence[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
+def with_wrong_groups(findings: Sequence[Finding], traces: Sequence[Trace], ran: Ran) -> tuple[Finding, ...]:
     """The findings; an error that follows from a call in the wrong group says so."""
     by_rank = {trace.rank: trace for trace in traces}
-    return tuple(
-        _told(one, by_rank) if one.code in _EXPLAINED and one.severity is Severity.ERROR else one for one in findings
-    )
+    explained = (one.code in _EXPLAINED and one.severity is Severity.ERROR for one in findings)
+    return tuple(_told(one, by_rank, ran) if wanted else one for one, wanted in zip(findings, explained, strict=True))
 
 
-def _told(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
+def _told(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> Finding:
     every = [one for made in _suspects(finding, traces) if (one := _misplaced(made, traces))]
     # Of groups in a ring each rank is in the wrong one for the next.
     if len({one.made.trace.rank for one in every} | set(finding.culprits)) != 1 or not every:
         return finding
-    made, rank, expected = every[0].made, every[0].made.trace.rank, every[0].expected
+    made, rank, expected, others = every[0].made, every[0].made.trace.rank, every[0].expected, every[0].others
     message = (
         f"rank {rank} made its {made.record.call.op} at {source_text(made.record.source)} in {group_text(made.group)}, "
         f"where the others' call from that line is in {group_text(expected)}; {finding.message}"
     )
     # The ranks made the call of one line: only what gave them their groups has parted them.
-    parted = finding.parted if finding.parted is not None and finding.parted.behind else None
+    sides = (Side(ranks, made.record.call, (RankSource(ranks[0], made.record.source),)) for ranks in ((rank,), others))
+    known = finding.parted is not None and finding.parted.behind
+    parted = finding.parted if known else parting_at_line(tuple(sides), ran)
     return replace(finding, message=message, culprits=(rank,), differing=("group",), parted=parted)
 
 
@@ -134,7 +137,7 @@ def _misplaced(made: _Made, traces: Mapping[int, Trace]) -> _Misplaced | None:
     expected = [(group, there) for group in groups if (there := _expecting(made, traces, group))]
     if len(expected) != 1 or len(here | expected[0][1]) < 2:
         return None
-    return _Misplaced(made, expected[0][0])
+    return _Misplaced(made, expected[0][0], tuple(sorted(here | expected[0][1])))
 
 
 def _expecting(made: _Made, traces: Mapping[int, Trace], group: Group) -> set[int]:

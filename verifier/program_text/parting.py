@@ -18,12 +18,13 @@ import numpy.typing as npt
 from simcoll.core.record import Group, Source
 from simcoll.core.source_roots import OWN, kind_of
 from simcoll.core.trace import Trace
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.findings.describe import minority, presence_text
 from simcoll.verifier.findings.finding import EarlierDivergence, Finding, Parting, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, DEADLOCK_CYCLE, FIELD_RULES, MEMBERSHIP_MISMATCH
 from simcoll.verifier.program_text.forks import fork_of
 from simcoll.verifier.program_text.rank_comparisons import comparisons_behind, holds
-from simcoll.verifier.program_text.syntax import Loop, steps_to, text_of
+from simcoll.verifier.program_text.syntax import Loop, calls_in, name_of, steps_to, text_of
 from simcoll.verifier.program_text.ways import (
     Between,
     Way,
@@ -235,6 +236,8 @@ def _parting(
         if found is not None:
             # A loop that ranks go round unequally often has been given something else.
             behind = _by_rank(ways, heads=False, skipped=skipped) if found.fork.loop else None
+            if behind is not None and any(_is_argument(behind.source, way) for way in ways):
+                return None, behind
             return found, behind or replace(_told(found, ways), others=_as_likely(found, forks, ran))
     return None, _by_rank(ways, heads=True, skipped=skipped)
 
@@ -260,6 +263,18 @@ def _by_rank(ways: Sequence[Way], *, heads: bool, skipped: bool) -> Parting | No
                 sides = ((tuple(sorted(sum(found[known], ()))), f"found {told} {did}") for known, did in _HELD)
                 return Parting(line, tuple(sides), behind=True)
     return None
+
+
+def _is_argument(line: Source, way: Way) -> bool:
+    """True if a comparison at a line is in what a way's call is given: it decides about no round of a loop."""
+    frame = way.frames[-1]
+    function = function_of(frame) if frame.file == line.file else None
+    last = steps_to(function, frame.line)[-1:] if function is not None and way.side.call is not None else []
+    names = COLLECTIVES[way.side.call.op].functions if way.side.call is not None else ()
+    calls = [call for step in last for call in calls_in(step.statement) if name_of(call.func) in names]
+    given = [part for call in calls for part in (*call.args, *(one.value for one in call.keywords))]
+    inside = (node for part in given for node in ast.walk(part) if isinstance(node, ast.Compare))
+    return any(node.lineno == line.line for node in inside)
 
 
 def _is_only_condition(words: str, code: str) -> bool:

@@ -389,6 +389,8 @@ def comparisons_behind(
 ) -> list[tuple[str, ast.Compare]]:
     """The comparisons with the rank by which the program chose what a line of a function uses, in order of lines.
 
+    Those in the line's own statement come first: nothing behind them decides in their place. Not so where one way is
+    ``None``, as of a list that the root alone gives.
     With ``heads`` those by the heads of statements around the line follow, innermost first: ``with no_sync() if ...``.
     Without ``own`` what the line uses is left out, unless it makes calls in rounds. What goes on in the function
     ``entered`` from the line is no use of a value. Each comes in the program's words, and as one of ``rank``.
@@ -400,8 +402,21 @@ def comparisons_behind(
     for step in steps if heads else steps[:1]:
         nodes = _behind(text, function, head_of(step.statement), entered)
         behind = (node for node in nodes if isinstance(node, ast.Compare) and id(node) not in found)
-        found.update((id(node), node) for node in sorted(behind, key=lambda node: node.lineno))
+        chosen = _chosen_in(head_of(step.statement))
+        in_order = sorted(behind, key=lambda node: (id(node) not in chosen, node.lineno))
+        found.update((id(node), node) for node in in_order)
     return [(ast.unparse(node), one) for node in found.values() for one in _as_of_rank(text, node)]
+
+
+def _chosen_in(parts: Sequence[ast.expr]) -> set[int]:
+    """The identities of the nodes in the tests by which expressions choose one of two values."""
+    choices = (node for part in parts for node in ast.walk(part) if isinstance(node, ast.IfExp))
+    both = (node for node in choices if not any(_is_none(way) for way in (node.body, node.orelse)))
+    return {id(one) for node in both for one in ast.walk(node.test)}
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def nodes_behind(text: Text, function: Function, line: int) -> frozenset[int]:

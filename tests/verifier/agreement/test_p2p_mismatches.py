@@ -160,6 +160,23 @@ def test_the_majority_of_a_ring_names_the_odd_rank() -> None:
     assert (found.code, found.ranks, found.culprits) == ("SC301", (2, 3), (2,))
 
 
+def test_a_rank_that_sends_alone_from_a_line_is_not_blamed_for_a_round_that_its_receiver_left_out() -> None:
+    def of_line(number: int, calls: Sequence[tuple[Call, int]]) -> MemoryTrace:
+        records = [made(call, place, line=line) for place, (call, line) in enumerate(calls, 1)]
+        last, line = calls[-1]
+        records[-1] = made(last, len(calls), line=line, state=State.STARTED)
+        return trace_of(number, RANKS, [WORLD], records)
+
+    first = of_line(0, [(message("send", 1, size), 10) for size in (8, 6, 8)])
+    passed = [
+        (message(op, peer, size), line) for size in (8, 6) for op, peer, line in (("recv", 0, 20), ("send", 2, 30))
+    ]
+    middle = of_line(1, [*passed, (message("recv", 0, 6), 20)])
+    last = of_line(2, [(message("recv", 1, size), 20) for size in (8, 6, 8)])
+    found = next(one for one in findings(first, middle, last) if one.code == "SC301")
+    assert (found.ranks, found.culprits) == ((0, 1), ())
+
+
 def test_one_receiver_at_odds_with_all_senders_is_the_culprit() -> None:
     collector = rank(0, [message("recv", peer, 8) for peer in (1, 2, 3)], ended())
     workers = [rank(peer, [message("send", 0, 5)], ended()) for peer in (1, 2, 3)]

@@ -13,9 +13,11 @@ from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, Trace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.describe import advice_of
-from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.halts import wrong_group
+from simcoll.verifier.halts.wrong_group import with_wrong_groups
 from simcoll.verifier.postmortem import judge
+from simcoll.verifier.program_text.parting import ran_by
 from tests.support.traces import trace_of
 
 SECOND = 10**9
@@ -26,8 +28,12 @@ GROUPS = (WORLD, TWIN, PAIR, OWN, *TP, *DP)
 SIZES = {7: 4, 8: 4, 9: 8}
 
 
-def job(programs: Mapping[int, Sequence[tuple[int, Group]]], open_from: Mapping[int, int]) -> list[MemoryTrace]:
+def job(
+    programs: Mapping[int, Sequence[tuple[int, Group]]], open_from: Mapping[int, int], file: str = "train.py"
+) -> list[MemoryTrace]:
     """Each rank's calls, of one helper, as the line that called it and the group; those from a place on are open."""
+    path = Path(file)
+    text = [line.strip() for line in path.read_text().splitlines()] if path.exists() else [""] * 9
     traces = []
     for rank, program in programs.items():
         counts: dict[Group, int] = {}
@@ -35,7 +41,7 @@ def job(programs: Mapping[int, Sequence[tuple[int, Group]]], open_from: Mapping[
         for place, (line, group) in enumerate(program):
             counts[group] = counts.get(group, 0) + 1
             tensors = (Buffer((SIZES[line],), "float32"),)
-            source = Source("train.py", 3, "mean", "dist.all_reduce(x)", (Source("train.py", line, "step"),))
+            source = Source(file, 3, "mean", "dist.all_reduce(x)", (Source(file, line, "step", text[line - 1]),))
             waits = place >= open_from.get(rank, len(program))
             records.append(
                 Record(
@@ -105,6 +111,34 @@ def test_the_wrong_group_of_a_call_that_met_other_calls_is_named() -> None:
     finding = halted(job(programs, {0: 2, 1: 2, 2: 1, 3: 1}))
     assert finding.code == "SC102"
     assert named(finding, WORLD, TP[1], rank=2)
+
+
+PROGRAM = """
+def mean(x, group):
+    dist.all_reduce(x)
+
+def step(pair, whole):
+    group = pair if rank == 2 else whole
+    mean(x, group)
+
+    mean(y, pair)
+"""
+
+
+def test_the_condition_that_chose_the_wrong_group_is_named_where_others_have_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    programs = {rank: [(7, WORLD), (9, TP[rank // 2])] * 3 for rank in range(4)}
+    programs[2][2] = (7, TP[1])
+    traces = job(programs, {}, str(path))
+    made = Side((2,), traces[2].signatures[0], (RankSource(2, traces[2].sources[0]),))
+    sides = made, Side((3,), None, (), note="made no such call")
+    finding = Finding("SC202", Severity.ERROR, "", TP[1], sequence=2, ranks=(2, 3), culprits=(2,), sides=sides)
+    [told] = with_wrong_groups([finding], traces, ran_by(traces))
+    assert told.differing == ("group",)
+    assert told.parted is not None
+    assert told.parted.source.code == "group = pair if rank == 2 else whole"
+    assert told.parted.sides == (((2,), "found it true"), ((0, 1, 3), "found it false"))
 
 
 def test_a_skipped_call_of_a_line_that_serves_two_groups_is_no_wrong_group() -> None:

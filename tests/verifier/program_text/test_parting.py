@@ -1304,3 +1304,22 @@ def test_ranks_that_make_unlike_groups_at_one_line_came_there_in_other_rounds(
     path = program(tmp_path, f"def step():\n    for members in layout:\n        {body}  # one\n")
     finding = judged(side([0, 1], at(path, "one")), side([2], at(path, "one")), code="SC401")
     assert told(finding) == ((line, {"took it in different rounds": (0, 1, 2)}) if line else None)
+
+
+def test_what_a_call_is_given_by_the_rank_is_no_round_of_a_loop_left_out(tmp_path: Path) -> None:
+    path = program(
+        tmp_path,
+        """
+        def step():
+            for edge in edges:
+                broadcast(mine, src=edge.src)  # mine
+            broadcast(theirs, src=rank if rank == 1 else edge.src)  # theirs
+        """,
+    )
+    calls = [replace(CALL, op="broadcast", spelling="broadcast", reduce_op=None, root=root) for root in (0, 1)]
+    sources = at(path, "mine"), at(path, "theirs")
+    pairs = enumerate(zip(sources, calls, strict=True))
+    sides = [replace(side([rank], source), call=call) for rank, (source, call) in pairs]
+    found = judged(*sides, code="SC105")
+    assert found.code == "SC105"
+    assert told(found) == (sources[1].code.partition("  #")[0], {"found it true": (1,), "found it false": (0,)})

@@ -52,6 +52,18 @@ PROGRAMS = {
             n = 12 if rank == 2 else 8  # <-
             reduce(zeros(n))  # here
     """,
+    "a choice at the line, of what a condition has loaded": """
+        def step():
+            if rank == 2:
+                x = load()
+            reduce(x[1:] if rank == 2 else x)  # here <-
+    """,
+    "no choice at the line of what one rank alone gives": """
+        def step():
+            if rank == 2:  # <-
+                x = x.double()
+            scatter(x, parts if rank == 2 else None)  # here
+    """,
     "a list that is changed": """
         def step():
             hooks = [a, b]
@@ -192,7 +204,7 @@ ZERO = {
 def test_the_truth_of_the_rank_is_a_comparison_with_zero(program: str, tmp_path: Path) -> None:
     found = parted(tmp_path, ZERO[program], odd=(0,))
     assert found.parted is not None
-    assert found.parted.source.code.endswith("# <-")
+    assert found.parted.source.code.endswith("<-")
     assert {ranks for ranks, _ in found.parted.sides} == {(0,), (1, 2, 3)}
     assert parted(tmp_path, ZERO[program], odd=(2,)).parted is None
 
@@ -217,7 +229,7 @@ def parted(folder: Path, text: str, *, odd: Sequence[int] = (2,), size: int = 4)
 def test_the_comparison_behind_a_line_is_where_ranks_parted(program: str, tmp_path: Path) -> None:
     found = parted(tmp_path, PROGRAMS[program])
     assert found.parted is not None
-    assert found.parted.source.code.endswith("# <-")
+    assert found.parted.source.code.endswith("<-")
     functions = {
         "a function of the program": "load",
         "a name of the module": "<module>",
@@ -389,4 +401,4 @@ def test_a_call_that_others_skip_depends_on_neither_its_arguments_nor_the_rest_o
     finding = Finding("SC202", Severity.ERROR, "", sequence=1, ranks=(0, 1, 2, 3), sides=sides)
     [found] = with_partings([finding], ran_nothing)
     assert found.parted is not None
-    assert found.parted.source.code.endswith("# <-")
+    assert found.parted.source.code.endswith("<-")
