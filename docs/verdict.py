@@ -34,13 +34,15 @@ evidence, and which explanations silence it. [The rules](rules/README.md) state 
    (`verifier/agreement/divergence.py`).
 6. *The program's text.* Where the program is at hand, an error names the line at which its ranks parted, such as
    `if rank == 0:` (`verifier/program_text/`). Where ranks parted so that some of them make one call more, or came
-   past the line of the others' call since their last one, a difference in a field becomes a skipped call (SC202).
+   past the line of the others' call since their last one, a difference in a field becomes a skipped call (SC202). It
+   stays one where a comparison with the rank, in what the call is given, tells the ranks apart.
 7. *What findings say beside that.* Where a group has no majority, other groups of its kind may tell which side is wrong
    (`verifier/halts/broken_ties.py`). The line of a helper is told from its other calls
    (`verifier/views/call_sites.py`); every finding names the fields that the records leave out, and its training step.
    Where a deadlock, a missing rank, an extra call or one that differs follows from one call that went to another group
-   than the others' call from its line, the finding begins with that (`verifier/halts/wrong_group.py`). Where a receive
-   from any source took the message for which a later one waits, it is named (`verifier/agreement/p2p_races.py`).
+   than the others' call from its line, the finding begins with that, and its ranks parted where that group was chosen
+   (`verifier/halts/wrong_group.py`). Where a receive from any source took the message for which a later one waits, it
+   is named (`verifier/agreement/p2p_races.py`).
    Findings whose ranks one condition parted become one (`verifier/program_text/one_condition.py`).
 8. *Unconfirmed failures.* Failures that step 2 inferred and that no finding confirms are removed from the summary.
 9. *Advice.* Where something is known of the hosts, [the rules of causes](causes.md) say who should act.
