@@ -107,7 +107,7 @@ def _found(memory: Memory) -> TensorFields:
     counted = [(seen(one), _word(one.dim(), *one.shape), _word(*one.stride())) for one in strided]
     keys = _place((seen(one), _word(_keys(one))) for one in (base, made_in_inference, *strided))
     storage = _place((seen(one), _word(one.untyped_storage()._cdata)) for one in (base, made_in_inference))
-    counter, version = _version(base, memory, seen)
+    counter, version = _version(memory, seen)
     return TensorFields(
         impl,
         _place((text, sizes) for text, sizes, _ in counted),
@@ -166,10 +166,12 @@ def _data(memory: Memory) -> int:
     return _place((memory(one._cdata, _LOOKED_AT), _word(one.data_ptr())) for one in storages)
 
 
-def _version(tensor: torch.Tensor, memory: Memory, seen: Callable[[torch.Tensor], bytes]) -> tuple[int, int]:
+def _version(memory: Memory, seen: Callable[[torch.Tensor], bytes]) -> tuple[int, int]:
     """The places of the counter's address, and of the version in the counter."""
     places: set[tuple[int, int]] | None = None
-    for _ in range(4):
+    # What lies behind one of them may lead there as well.
+    tensors = [torch.zeros(size, device="cpu") for size in (3, 7, 5)]
+    for tensor in [*tensors, *tensors, *tensors]:
         tensor.add_(1)
         text, version = seen(tensor), pack("=I", tensor._version)
         now = set(_versions(text, version, memory))

@@ -156,6 +156,18 @@ def test_without_proc_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
     assert tensor_fields() is None
 
 
+def test_what_lies_behind_a_tensor_is_no_field_of_it() -> None:
+    """The same places are found among tensors that come and go, of which some lie behind those that are looked at."""
+    kept: list[torch.Tensor] = []
+    choose, first = random.Random(3), tensor_fields()
+    assert first is not None
+    for _ in range(600):
+        kept += [torch.zeros(3) for _ in range(choose.randrange(6))]
+        if choose.random() < 0.5:
+            del kept[: choose.randrange(8)]
+        assert tensor_fields() == first
+
+
 def test_a_mode_that_makes_other_tensors_hides_no_field() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
