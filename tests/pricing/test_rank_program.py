@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from simcoll.core.record import Record, State
 from simcoll.core.trace import ASYNCHRONOUS, HANDED_ON
-from simcoll.pricing import rank_program
 from simcoll.pricing.job import recorded_job
 from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Programs, _first_after
+from tests.support.native import KINDS, parts
 from tests.support.timed import BEGIN, Made, call, timed, world
 from tests.support.traces import trace_of
 
@@ -161,11 +161,9 @@ def test_ranks_share_what_they_do_alike_and_nothing_else():
     assert first.place is second.place
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_ranks_of_any_record_have_the_program_that_they_have_alone(compiled, monkeypatch):
-    """Flags, states and times of every kind, mostly those of the rank before; in one step where that was compiled."""
-    if not compiled:
-        monkeypatch.setattr(rank_program, "native", lambda _: None)
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_of_any_record_have_the_program_that_they_have_alone(kind):
+    """Flags, states and times of every kind, mostly those of the rank before."""
     choose = random.Random(11)
     own, together, last = np.arange(6, dtype=np.int32), Programs(), None
     made = [Made("0", call(), 0.001, asynchronous=place % 3 > 0, waits=0.002) for place in range(6)]
@@ -184,7 +182,8 @@ def test_ranks_of_any_record_have_the_program_that_they_have_alone(compiled, mon
             for name in ("scheduled_ns", "started_ns", "finished_ns"):
                 known = (trace.slots[name] > 1) & (trace.slots[name] < 1 << 63)
                 trace.slots[name] += np.where(known, np.uint64(choose.randrange(3)), np.uint64(0))
-        found, alone = together.of(trace, own, None), Programs().of(trace, own, None)
+        with parts(kind):
+            found, alone = together.of(trace, own, None), Programs().of(trace, own, None)
         assert shown(found) == shown(alone)
         assert np.array_equal(found.gap, alone.gap)
         assert np.array_equal(found.place, alone.place)
