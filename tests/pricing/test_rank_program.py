@@ -169,27 +169,27 @@ def test_ranks_of_any_record_have_the_program_that_they_have_alone(kind):
     made = [Made("0", call(), 0.001, asynchronous=place % 3 > 0, waits=0.002) for place in range(6)]
     [trace] = timed([world(1)], {0: made})
     before, changed = trace.slots.copy(), 0
-    for number in range(800):
-        if number % 20 == 0:
-            trace.slots[:] = before
-        elif choose.random() < 0.5:
-            place, times = choose.randrange(6), [0, 1, BEGIN, BEGIN + choose.randrange(12) * 1000, (1 << 64) - 1]
-            kinds = {"flags": [0, 1, 3, 7, 17, 19], "state": [State.STARTED, *[State.COMPLETED] * 3]}
-            kinds |= dict.fromkeys(("scheduled_ns", "started_ns", "finished_ns"), times) | {"wait_us": [*range(8)]}
-            name = choose.choice([*kinds])
-            trace.slots[name][place] = choose.choice(kinds[name])
-        else:
-            for name in ("scheduled_ns", "started_ns", "finished_ns"):
-                known = (trace.slots[name] > 1) & (trace.slots[name] < 1 << 63)
-                trace.slots[name] += np.where(known, np.uint64(choose.randrange(3)), np.uint64(0))
-        with parts(kind):
+    with parts(kind):
+        for number in range(800):
+            if number % 20 == 0:
+                trace.slots[:] = before
+            elif choose.random() < 0.5:
+                place, times = choose.randrange(6), [0, 1, BEGIN, BEGIN + choose.randrange(12) * 1000, (1 << 64) - 1]
+                kinds = {"flags": [0, 1, 3, 7, 17, 19], "state": [State.STARTED, *[State.COMPLETED] * 3]}
+                kinds |= dict.fromkeys(("scheduled_ns", "started_ns", "finished_ns"), times) | {"wait_us": [*range(8)]}
+                name = choose.choice([*kinds])
+                trace.slots[name][place] = choose.choice(kinds[name])
+            else:
+                for name in ("scheduled_ns", "started_ns", "finished_ns"):
+                    known = (trace.slots[name] > 1) & (trace.slots[name] < 1 << 63)
+                    trace.slots[name] += np.where(known, np.uint64(choose.randrange(3)), np.uint64(0))
             found, alone = together.of(trace, own, None), Programs().of(trace, own, None)
-        assert shown(found) == shown(alone)
-        assert np.array_equal(found.gap, alone.gap)
-        assert np.array_equal(found.place, alone.place)
-        assert found.seen == alone.seen
-        changed += last is not None and found.kind is not last.kind
-        last = found
+            assert shown(found) == shown(alone)
+            assert np.array_equal(found.gap, alone.gap)
+            assert np.array_equal(found.place, alone.place)
+            assert found.seen == alone.seen
+            changed += last is not None and found.kind is not last.kind
+            last = found
     assert 100 < changed < 600
 
 
