@@ -12,7 +12,7 @@ Where a program repeats itself, the steps of a training loop, is found in the se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,7 +224,7 @@ class _Compiled:
     def follow(self, slots: Slots) -> tuple[npt.NDArray[np.float64], bool] | None:
         """As `_Order.follow`."""
         if slots.dtype is not self._dtype:
-            fields = slots.dtype.fields or {}
+            fields: Mapping[str, Any] = slots.dtype.fields or {}
             if any(name not in fields or fields[name][0] != SLOT[name] for name in _FIELDS):
                 return None
             self._dtype, self._table[3 : 3 + len(_FIELDS)] = slots.dtype, [fields[name][1] for name in _FIELDS]
