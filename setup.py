@@ -14,6 +14,7 @@ PARTS = {
     "simcoll.blackbox._reader": "simcoll/blackbox/_reader.c",
     "simcoll.blackbox._ring": "simcoll/blackbox/_ring.c",
     "simcoll.blackbox._stacks": "simcoll/blackbox/_stacks.c",
+    "simcoll.pricing._program": "simcoll/pricing/_program.c",
     "simcoll.pricing._replay": "simcoll/pricing/_replay.c",
     "simcoll.proof._words": "simcoll/proof/_words.c",
     "simcoll.recorder._calls": "simcoll/recorder/_calls.c",

@@ -16,6 +16,7 @@ PARTS = (
     "simcoll.blackbox._reader",
     "simcoll.blackbox._ring",
     "simcoll.blackbox._stacks",
+    "simcoll.pricing._program",
     "simcoll.pricing._replay",
     "simcoll.proof._words",
     "simcoll.recorder._calls",

@@ -37,9 +37,8 @@ def begins_burst(slots: Slots, rank: Integers | None = None) -> npt.NDArray[np.b
 
     ``slots`` and ``rank`` are those of :func:`waited_ns`.
     """
-    made, wait = slots["scheduled_ns"].astype(np.int64), slots["wait_us"].astype(np.int64)
     begins = np.ones(len(slots), np.bool_)
-    begins[1:] = made[1:] >= (made + wait * 1000)[:-1]
+    begins[1:] = np.diff(slots["scheduled_ns"].view(np.int64)) >= slots["wait_us"][:-1] * np.int64(1000)
     if rank is not None:
         begins[1:] |= rank[1:] != rank[:-1]
     return begins

@@ -20,6 +20,10 @@ FEW = 64
 """So many kinds of programs at most for ranks of unlike compute to go on together."""
 
 
+_PART = 61
+"""One of so many gaps is looked at first."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lockstep:
     """Some columns of a job, ascending; ``course`` says which of the distinct ``programs`` each has."""
@@ -60,7 +64,7 @@ def in_lockstep(job: RecordedJob) -> list[Lockstep]:
 
     found = _alike(range(len(job.programs)), operations)
     if len(found) > FEW:
-        found = [part for columns in found for part in _alike(columns, lambda column: _compute(job, column))]
+        found = [part for columns in found for part in _alike_in_compute(job, columns)]
     return [_lockstep(job, columns) for columns in sorted(found, key=lambda columns: columns[-1])]
 
 
@@ -70,7 +74,7 @@ def each_alone(job: RecordedJob) -> list[Lockstep]:
 
 
 def _lockstep(job: RecordedJob, columns: list[int]) -> Lockstep:
-    courses = _alike(columns, lambda column: _compute(job, column)) if len(columns) > 1 else [columns]
+    courses = _alike_in_compute(job, columns)
     of_column = {column: number for number, course in enumerate(courses) for column in course}
     course = np.array([of_column[column] for column in columns], np.int64)
     return Lockstep(tuple(columns), course, tuple(job.programs[course[0]] for course in courses))
@@ -83,5 +87,12 @@ def _alike(columns: Iterable[int], key: Callable[[int], object]) -> list[list[in
     return list(found.values())
 
 
-def _compute(job: RecordedJob, column: int) -> bytes:
-    return fingerprint(job.programs[column].gap)
+def _alike_in_compute(job: RecordedJob, columns: list[int]) -> list[list[int]]:
+    """These columns, ascending, by their compute; all of it is looked at where a part of it is alike."""
+    partly = _alike(columns, lambda column: job.programs[column].gap[::_PART].tobytes())
+    found = [
+        same
+        for some in partly
+        for same in (_alike(some, lambda column: job.programs[column].gap.tobytes()) if len(some) > 1 else [some])
+    ]
+    return sorted(found, key=lambda same: same[0])

@@ -12,15 +12,17 @@ Where a program repeats itself, the steps of a training loop, is found in the se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.core.native import native
 from simcoll.core.record import State
 from simcoll.core.steps import LEAST_STEPS, Steps, call_tokens, period_of
-from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, ON_DEVICE, Slots, Trace, slots_key
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, ON_DEVICE, SLOT, Slots, Trace, slots_key
 from simcoll.core.waits import begins_burst
 from simcoll.pricing.roofline import WorkBetween
 from simcoll.verifier.agreement.columns import fingerprint
@@ -110,6 +112,8 @@ class Programs:
         """The program of one rank, of the calls that were matched, in the order in which they were made."""
         matched = instances >= 0
         slots, own = (trace.slots, instances) if matched.all() else (trace.slots[matched], instances[matched])
+        if (last := self._last) is not None and (followed := last.follow(slots)) is not None:
+            return Program(last.kind, last.instance(own), followed[0], last.place, followed[1])
         made, ended = (np.minimum(one, _LATEST).view(np.int64) for one in (came_ns(slots), slots["finished_ns"]))
         blocks = _blocks(slots, made, ended)
         waits = _waits(slots, made, ended, blocks, steps, self._after)
@@ -154,6 +158,18 @@ class _Order:
         self.place = np.concatenate([calls, waits.before])[self.places].astype(np.int32)
         self._own: npt.NDArray[np.int32] | None = None
         self._instance = np.zeros(0, np.int32)
+        self._compiled: _Compiled | None = None
+
+    def follow(self, slots: Slots) -> tuple[npt.NDArray[np.float64], bool] | None:
+        """The gaps between another rank's operations, and whether it has times, worked out in one step where that was
+        compiled; None where not, where its operations may be in another order, and where a wait of it was not seen.
+        """
+        if len(slots) != len(self._blocks) or (module := native("simcoll.pricing._program")) is None:
+            return None
+        if self._compiled is None:
+            ordered = None if isinstance(self.places, slice) else (self.places, self._fixed, self._in_turn)
+            self._compiled = _Compiled(module, self._blocks, self._before, self._seen, ordered)
+        return self._compiled.follow(slots)
 
     def apply(
         self, blocks: npt.NDArray[np.bool_], waits: _Waits, begun: npt.NDArray[np.int64]
@@ -174,6 +190,48 @@ class _Order:
         if self._own is None or not np.array_equal(own, self._own):
             self._own, self._instance = own, np.concatenate([own, own[~self._blocks]])[self.places]
         return self._instance
+
+
+_FIELDS = "state", "flags", "scheduled_ns", "started_ns", "finished_ns", "wait_us"
+_BITS = ASYNCHRONOUS, AWAITED, HANDED_ON, ON_DEVICE, State.COMPLETED
+
+
+class _Compiled:
+    """An order as ``_program.c`` takes it."""
+
+    def __init__(
+        self,
+        module: Any,
+        blocks: npt.NDArray[np.bool_],
+        before: npt.NDArray[np.int64],
+        seen: npt.NDArray[np.bool_],
+        ordered: tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None,
+    ) -> None:
+        """``ordered`` has the places of operations, and which may stand there at any times, and at equal ones."""
+        self._module = module
+        self._dtype: np.dtype[Any] | None = None
+        count, waits = len(blocks), len(before)
+        self._size = count + waits
+        # They have to live as long as their addresses are used.
+        self._arrays = [*map(np.ascontiguousarray, (blocks, before, seen, *(ordered or ())))]
+        self._arrays += [np.empty(size, np.int64) for size in (self._size, self._size, count)]
+        addresses = [one.ctypes.data for one in self._arrays]
+        addresses[3:3] = [] if ordered else [0, 0, 0]
+        # What is another for each rank, where its slots and gaps are, is filled in later.
+        fixed = [*_BITS, *addresses[:3], waits, *addresses[3:]]
+        self._table = np.array([0] * (3 + len(_FIELDS)) + fixed + [0, 0], np.int64)
+
+    def follow(self, slots: Slots) -> tuple[npt.NDArray[np.float64], bool] | None:
+        """As `_Order.follow`."""
+        if slots.dtype is not self._dtype:
+            fields: Mapping[str, Any] = slots.dtype.fields or {}
+            if any(name not in fields or fields[name][0] != SLOT[name] for name in _FIELDS):
+                return None
+            self._dtype, self._table[3 : 3 + len(_FIELDS)] = slots.dtype, [fields[name][1] for name in _FIELDS]
+        gaps = np.empty(self._size)
+        self._table[:3] = slots.ctypes.data, slots.strides[0], len(slots)
+        self._table[-2] = gaps.ctypes.data
+        return (gaps, bool(self._table[-1])) if self._module.follow(self._table.ctypes.data) else None
 
 
 def _gaps(begun: npt.NDArray[np.int64], over: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

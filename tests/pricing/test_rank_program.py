@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from simcoll.core.record import Record, State
 from simcoll.core.trace import ASYNCHRONOUS, HANDED_ON
 from simcoll.pricing.job import recorded_job
 from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Programs, _first_after
+from tests.support.native import KINDS, parts
 from tests.support.timed import BEGIN, Made, call, timed, world
 from tests.support.traces import trace_of
 
@@ -156,6 +159,38 @@ def test_ranks_share_what_they_do_alike_and_nothing_else():
     assert first.kind is second.kind
     assert first.instance is second.instance
     assert first.place is second.place
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_of_any_record_have_the_program_that_they_have_alone(kind):
+    """Flags, states and times of every kind, mostly those of the rank before."""
+    choose = random.Random(11)
+    own, together, last = np.arange(6, dtype=np.int32), Programs(), None
+    made = [Made("0", call(), 0.001, asynchronous=place % 3 > 0, waits=0.002) for place in range(6)]
+    [trace] = timed([world(1)], {0: made})
+    before, changed = trace.slots.copy(), 0
+    with parts(kind):
+        for number in range(800):
+            if number % 20 == 0:
+                trace.slots[:] = before
+            elif choose.random() < 0.5:
+                place, times = choose.randrange(6), [0, 1, BEGIN, BEGIN + choose.randrange(12) * 1000, (1 << 64) - 1]
+                kinds = {"flags": [0, 1, 3, 7, 17, 19], "state": [State.STARTED, *[State.COMPLETED] * 3]}
+                kinds |= dict.fromkeys(("scheduled_ns", "started_ns", "finished_ns"), times) | {"wait_us": [*range(8)]}
+                name = choose.choice([*kinds])
+                trace.slots[name][place] = choose.choice(kinds[name])
+            else:
+                for name in ("scheduled_ns", "started_ns", "finished_ns"):
+                    known = (trace.slots[name] > 1) & (trace.slots[name] < 1 << 63)
+                    trace.slots[name] += np.where(known, np.uint64(choose.randrange(3)), np.uint64(0))
+            found, alone = together.of(trace, own, None), Programs().of(trace, own, None)
+            assert shown(found) == shown(alone)
+            assert np.array_equal(found.gap, alone.gap)
+            assert np.array_equal(found.place, alone.place)
+            assert found.seen == alone.seen
+            changed += last is not None and found.kind is not last.kind
+            last = found
+    assert 100 < changed < 600
 
 
 NUMBERS = st.lists(st.integers(0, 9), max_size=8)
