@@ -158,7 +158,7 @@ def test_without_proc_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_lies_behind_a_tensor_is_no_field_of_it() -> None:
     """The same places are found among tensors that come and go, of which some lie behind those that are looked at."""
-    kept: list[torch.Tensor] = []
+    kept: list[Any] = []
     choose, first = random.Random(3), tensor_fields()
     assert first is not None
     for _ in range(600):
