@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import math
 import os
@@ -20,11 +19,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 
 from simcoll.cli.arguments import add_output_arguments
+from simcoll.cli.files import check_writable
 from simcoll.cli.output import Output
 from simcoll.core.io import stated_path
 from simcoll.core.text import plain
 from simcoll.core.units import SizeError, parse_size
-from simcoll.errors import BAD_INPUT, CANNOT_START, OK, TopologyError
+from simcoll.errors import BAD_INPUT, CANNOT_START, OK, TopologyError, UsageError
 from simcoll.estimator.measured import (
     ATTRIBUTE,
     MEASURABLE,
@@ -185,22 +185,13 @@ def run_command(options: argparse.Namespace, torchrun: Sequence[str]) -> int:
     try:
         check_torch()
         if not any(option.startswith(_SEVERAL_HOSTS) for option in _spelled(torchrun)):
-            _check_writable(options.out)
+            check_writable(options.out)
     except PreconditionError as error:
         return output.refuse(error.code, str(error))
+    except UsageError as error:
+        return output.refuse(BAD_INPUT, str(error))
     backend = options.backend or ("nccl" if has_gpu() else "gloo")
     return calibrate(CalibrateRequest(tuple(torchrun), options.out, backend, ops, most), output)
-
-
-def _check_writable(out: Path) -> None:
-    """Raise PreconditionError, before minutes are spent on measuring, where the topology could not be written."""
-    try:
-        if os.path.isdir(out):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with tempfile.TemporaryFile(dir=out.parent):
-            pass
-    except OSError as error:
-        raise PreconditionError(BAD_INPUT, f"cannot write {out}: {error.strerror}; choose another file") from None
 
 
 @dataclass(frozen=True, slots=True)

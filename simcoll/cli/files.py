@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +23,17 @@ def write_file(path: Path, text: str) -> None:
     """Write a text whole or not at all; raises UsageError."""
     try:
         write_whole(path, text)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def check_writable(path: Path) -> None:
+    """Raise UsageError where a file could not be written: for a command that works for minutes before it writes."""
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
     except OSError as error:
         raise _unwritable(path, error) from None
 

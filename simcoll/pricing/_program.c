@@ -15,7 +15,7 @@ typedef struct {
     int64_t asynchronous, awaited, handed_on, on_device, completed;
 } Bits;
 
-/* `_Followed` in rank_program.py, a number or an address each. */
+/* `_Compiled` in rank_program.py, a number or an address each. */
 typedef struct {
     /* The records of a rank: where the first is, how far apart they are, and where in each its fields are. */
     const uint8_t *slots;

@@ -19,7 +19,6 @@ from simcoll.verifier.agreement.columns import fingerprint
 FEW = 64
 """So many kinds of programs at most for ranks of unlike compute to go on together."""
 
-
 _PART = 61
 """One of so many gaps is looked at first."""
 

@@ -267,10 +267,11 @@ def _by_rank(ways: Sequence[Way], *, heads: bool, skipped: bool) -> Parting | No
 
 def _is_argument(line: Source, way: Way) -> bool:
     """True if a comparison at a line is in what a way's call is given: it decides about no round of a loop."""
-    frame = way.frames[-1]
+    frame, made = way.frames[-1], way.side.call
     function = function_of(frame) if frame.file == line.file else None
-    last = steps_to(function, frame.line)[-1:] if function is not None and way.side.call is not None else []
-    names = COLLECTIVES[way.side.call.op].functions if way.side.call is not None else ()
+    if made is None or function is None:
+        return False
+    names, last = COLLECTIVES[made.op].functions, steps_to(function, frame.line)[-1:]
     calls = [call for step in last for call in calls_in(step.statement) if name_of(call.func) in names]
     given = [part for call in calls for part in (*call.args, *(one.value for one in call.keywords))]
     inside = (node for part in given for node in ast.walk(part) if isinstance(node, ast.Compare))
