@@ -334,6 +334,8 @@ Life: TypeAlias = tuple[str, tuple[int, ...], int]
 
 def lives(trace: Trace) -> list[Life]:
     """The life of the group of each index."""
+    if len({group.name for group in trace.groups}) == len(trace.groups):
+        return [(group.name, group.ranks, 0) for group in trace.groups]
     earlier: Counter[tuple[str, tuple[int, ...]]] = Counter()
     found = []
     for group in trace.groups:
@@ -345,12 +347,27 @@ def lives(trace: Trace) -> list[Life]:
 
 def reached(trace: Trace) -> dict[Life, int]:
     """The last collective of each group that the rank has come to."""
-    slots = trace.slots
-    collective = slots["p2p_sequence"] == 0
+    return reached_by({trace.rank: trace})[trace.rank]
+
+
+def reached_by(traces: Mapping[int, Trace]) -> dict[int, dict[Life, int]]:
+    """:func:`reached` of each rank (global)."""
+    recorded = once_alike([*traces.values()], _newest, lambda trace: (slots_key(trace), len(trace.groups)))
     found = {}
-    for index, life in enumerate(lives(trace)):
-        mine: npt.NDArray[np.uint32] = slots["sequence"][collective & (slots["group"] == index)]
-        found[life] = max(int(mine.max(initial=0)), trace.dropped.get(index, 0))
+    for (rank, trace), newest in zip(traces.items(), recorded, strict=True):
+        lost = trace.dropped
+        last = [max(number, lost.get(index, 0)) for index, number in enumerate(newest)] if lost else newest
+        found[rank] = dict(zip(lives(trace), last, strict=True))
+    return found
+
+
+def _newest(trace: Trace) -> list[int]:
+    """The number of the last recorded collective of each group, by index."""
+    slots = trace.slots
+    mine = slots[(slots["p2p_sequence"] == 0) & (slots["group"] < len(trace.groups))]
+    newest = np.zeros(len(trace.groups), np.int64)
+    np.maximum.at(newest, mine["group"], mine["sequence"])
+    found: list[int] = newest.tolist()
     return found
 
 

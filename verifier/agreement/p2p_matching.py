@@ -10,7 +10,7 @@ where a rank has no records, or where the unmatched ends contradict the records'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -169,10 +169,11 @@ def match_messages(traces: Sequence[Trace]) -> Matching:
     lanes: list[ChannelRecords] = []
     unmatched: list[Unmatched] = []
     for group, members in _lives(traces):
-        found = [lane for lane in _lanes(group, members) if lane.sound()]
+        senders = _senders(members)
+        found = [lane for lane in _lanes(group, members, senders) if lane.sound()]
         lanes += found
         unmatched += [one for lane in found for one in _left_over(lane)]
-        unmatched += _nobody_sent(group, members)
+        unmatched += _nobody_sent(group, members, senders)
     return Matching(tuple(lanes), tuple(unmatched))
 
 
@@ -258,14 +259,21 @@ def _direction(call: Call) -> int:
     return 2 * (max(call.peer, ANY_SOURCE) + 2) + (call.op == "send")
 
 
-def _lanes(group: Group, members: dict[int, _Member]) -> Iterator[ChannelRecords]:
-    """The lanes between all ranks that recorded something of the group."""
-    senders: dict[int, set[int]] = {receiver: set(to.receives) for receiver, to in members.items()}
+def _senders(members: Mapping[int, _Member]) -> dict[int, set[int]]:
+    """For each rank (of the group) that recorded something, the other such ranks that sent to it."""
+    found: dict[int, set[int]] = {receiver: set() for receiver in members}
     for sender, of in members.items():
-        for receiver in of.sends.keys() & senders.keys():
-            senders[receiver].add(sender)
+        for receiver in of.sends:
+            if receiver in found and receiver != sender:
+                found[receiver].add(sender)
+    return found
+
+
+def _lanes(group: Group, members: Mapping[int, _Member], senders: Mapping[int, set[int]]) -> Iterator[ChannelRecords]:
+    """The lanes between all ranks that recorded something of the group."""
     for receiver, to in members.items():
-        for sender in sorted(senders[receiver] & members.keys() - {receiver}):
+        named = {sender for sender in to.receives if sender in members and sender != receiver}
+        for sender in sorted(named | senders[receiver]):
             of = members[sender]
             sends = of.sends.get(receiver, End(of.trace, NO_ROWS))
             receives = to.receives.get(sender, End(to.trace, NO_ROWS))
@@ -347,7 +355,7 @@ def _left_over(lane: ChannelRecords) -> Iterator[Unmatched]:
     yield from (one for one in found if lane.whole or one.awaited)
 
 
-def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatched]:
+def _nobody_sent(group: Group, members: Mapping[int, _Member], senders: Mapping[int, set[int]]) -> Iterator[Unmatched]:
     """Receives from any source beyond the messages, of all senders, that are left for them."""
     if set(members) != set(range(len(group.ranks))) or not all(member.whole for member in members.values()):
         return
@@ -356,7 +364,7 @@ def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatche
         tags = [] if end is None else np.unique(end.tags()).tolist()
         for tag in tags:
             waiting = member.open(tag)
-            there = sum(_spare(one, member, receiver, sender, tag) for sender, one in members.items())
+            there = sum(_spare(members[sender], member, receiver, sender, tag) for sender in senders[receiver])
             if not (waiting.states() == State.COMPLETED).any():
                 yield from _unmatched(group, waiting.part(slice(there, None)), None)
 

@@ -21,7 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import State
-from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE, Life, Trace, lives, reached
+from simcoll.core.trace import (
+    ASYNCHRONOUS,
+    ON_DEVICE,
+    Life,
+    Trace,
+    course_key,
+    lives,
+    once_alike,
+    reached_by,
+)
 from simcoll.spec.call import Call
 
 Head: TypeAlias = tuple[int, int]
@@ -55,32 +64,70 @@ class Stand:
         return self.unmade | self.behind.keys()
 
 
-def device_lives(traces: Iterable[Trace]) -> frozenset[Life]:
-    """The groups in which any rank made a call that a device runs.
+class DeviceCalls:
+    """The calls of a job that devices run: those of a group in which any rank made such a call, those without buffers
+    included.
 
     The records of a rank that has only been to a barrier of such a group do not show it by themselves.
     """
-    found = set[Life]()
-    for trace in traces:
-        rows = np.flatnonzero(_kinds(trace) == 1)
-        known = lives(trace)
-        found |= {known[index] for index in np.unique(trace.slots["group"][rows]).tolist() if index < len(known)}
+
+    def __init__(self, traces: Sequence[Trace]) -> None:
+        self._lives = device_lives(traces)
+        self._masks: dict[object, npt.NDArray[np.bool_]] = {}
+        self._open: dict[object, npt.NDArray[np.intp]] = {}
+
+    def queued(self, trace: Trace) -> npt.NDArray[np.bool_]:
+        """A mask of the rows that are such calls."""
+        return self._mask(trace)[1]
+
+    def open_rows(self, trace: Trace, *, failed: bool = False) -> npt.NDArray[np.intp]:
+        """As :func:`open_rows`, of these calls; ``failed`` takes in those that failed after the last that ended."""
+        key, mask = self._mask(trace)
+        if (key, failed) not in self._open:
+            self._open[key, failed] = _open_rows(trace, mask, failed=failed)
+        return self._open[key, failed]
+
+    def _mask(self, trace: Trace) -> tuple[object, npt.NDArray[np.bool_]]:
+        """The mask, worked out once for ranks that made the same calls, and a key that is equal for these."""
+        known = tuple(index for index, life in enumerate(lives(trace)) if life in self._lives)
+        key = course_key(trace), len(trace.groups), known
+        if key not in self._masks:
+            self._masks[key] = _queued(trace, known)
+        return key, self._masks[key]
+
+
+def device_lives(traces: Sequence[Trace]) -> frozenset[Life]:
+    """The groups in which any rank made a call that a device runs."""
+    found, seen = set[Life](), set[tuple[int, tuple[int, ...]]]()
+    for trace, mine in zip(traces, once_alike(traces, _on_devices), strict=True):
+        if mine and (key := (id(trace.groups), mine)) not in seen:
+            seen.add(key)
+            known = lives(trace)
+            found |= {known[index] for index in mine if index < len(known)}
     return frozenset(found)
 
 
-def queued(trace: Trace, on_devices: Collection[Life] = ()) -> npt.NDArray[np.bool_]:
-    """A mask of the rows that are calls which a device runs, those of a group of such calls without buffers included.
+def _on_devices(trace: Trace) -> tuple[int, ...]:
+    """The groups (by index) in which a rank made a call that names a device."""
+    return tuple(np.unique(trace.slots["group"][_kinds(trace) == 1]).tolist())
 
-    ``on_devices`` are groups that are known to be such (:func:`device_lives`).
+
+def queued(trace: Trace) -> npt.NDArray[np.bool_]:
+    """A mask of the rows that are calls which a device runs, those of a group of such calls without buffers included,
+    as far as this rank's record shows.
     """
+    return _queued(trace, ())
+
+
+def _queued(trace: Trace, known: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """The same, where these groups (by index) are known to be such."""
     kinds, groups = _kinds(trace), trace.slots["group"]
     mask: npt.NDArray[np.bool_] = kinds == 1
     bare = kinds == 2
     if bare.any():
-        known = [index for index, life in enumerate(lives(trace)) if life in on_devices] if on_devices else []
         # Small numbers are looked up in a table of them all; records of no group stand behind it.
         places, of = np.minimum(groups, len(trace.groups)), np.zeros(len(trace.groups) + 1, np.bool_)
-        of[places[mask]], of[known] = True, True
+        of[places[mask]], of[[*known]] = True, True
         mask |= bare & of[places]
     return mask
 
@@ -99,11 +146,14 @@ def _kind(call: Call) -> int:
     return 2 if not places else int(places.isdisjoint(_HOST))
 
 
-def open_rows(trace: Trace, on_devices: Collection[Life] = (), *, failed: bool = False) -> npt.NDArray[np.intp]:
-    """The rows of queued calls that are not known to have ended, oldest first; ``failed`` takes in those that failed
-    after the last that ended.
-    """
-    mine, states = queued(trace, on_devices), trace.slots["state"]
+def open_rows(trace: Trace) -> npt.NDArray[np.intp]:
+    """The rows of queued calls that are not known to have ended, oldest first, as far as this rank's record shows."""
+    return _open_rows(trace, queued(trace))
+
+
+def _open_rows(trace: Trace, mine: npt.NDArray[np.bool_], *, failed: bool = False) -> npt.NDArray[np.intp]:
+    """Of these rows those that are not known to have ended."""
+    states = trace.slots["state"]
     mask = mine & ((states == State.SCHEDULED) | (states == State.STARTED))
     if failed:
         ended = np.flatnonzero(mine & (states == State.COMPLETED))
@@ -111,17 +161,22 @@ def open_rows(trace: Trace, on_devices: Collection[Life] = (), *, failed: bool =
     return np.flatnonzero(mask)
 
 
-def stands(traces: Mapping[int, Trace], alone: Collection[Head], failed: Collection[int] = ()) -> list[Stand]:
+def stands(
+    calls: DeviceCalls, traces: Mapping[int, Trace], alone: Collection[Head], failed: Collection[int] = ()
+) -> list[Stand]:
     """The calls at which the devices of these ranks are blocked for good by their queues, by rank and row.
 
     ``alone`` are sends and receives that have no other end; of the ranks in ``failed`` calls that failed count as open.
     """
-    queues, on_devices = {}, device_lives(traces.values())
+    lonely: dict[int, set[int]] = {}
+    for rank, row in alone:
+        lonely.setdefault(rank, set()).add(row)
+    queues = {}
     for rank, trace in traces.items():
-        rows = open_rows(trace, on_devices, failed=rank in failed)
+        rows = calls.open_rows(trace, failed=rank in failed)
         if len(rows):
-            queues[rank] = _Queue(trace, rows[-_LONGEST:].tolist(), {row for one, row in alone if one == rank})
-    return _Play(queues, {rank: reached(trace) for rank, trace in traces.items()} if queues else {}).played()
+            queues[rank] = _Queue(trace, rows[-_LONGEST:].tolist(), lonely.get(rank, set()))
+    return _Play(queues, reached_by(traces) if queues else {}).played()
 
 
 class _Queue:

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import Group, Record, State
-from simcoll.core.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, reached, record_at
+from simcoll.core.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, reached_by, record_at
 from simcoll.verifier.agreement.p2p_matching import Unmatched
 from simcoll.verifier.findings.describe import group_text
-from simcoll.verifier.halts.device_queue import Head, Stand, device_lives, open_rows, queued, stands
+from simcoll.verifier.halts.device_queue import DeviceCalls, Head, Stand, stands
 from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Job
 
@@ -122,14 +122,14 @@ class WaitGraph:
 def waits_of(job: Job) -> WaitGraph:
     """The waits of every rank that has not ended, as far as its records and the job's stall show."""
     alone = {(one.rank, one.group, one.record.p2p_sequence): one for one in job.matching.unmatched}
-    absent = _Absent({rank: reached(trace) for rank, trace in job.traces.items()})
-    on_devices = device_lives(job.traces.values())
+    absent = _Absent(reached_by(job.traces))
+    on_devices = DeviceCalls([*job.traces.values()])
     rows = {rank: _waiting_rows(job, trace, on_devices) for rank, trace in job.traces.items()}
     by_rank = {}
     for rank, trace in job.traces.items():
         if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, absent, alone))):
             by_rank[rank] = waits
-    on_device = _standing(job, alone)
+    on_device = _standing(job, on_devices, alone)
     needs = _needs(by_rank, on_device, job.stall)
     # Thousands of ranks have one need: each is looked at once.
     distinct = {need for mine in needs.values() for need in mine}
@@ -140,7 +140,7 @@ def waits_of(job: Job) -> WaitGraph:
     held = frozenset(wait.rank for waits in everything.values() for wait in waits if wait.kept)
     waiting = {rank for rank, mine in rows.items() if mine} | on_device.keys()
     left = {rank: trace for rank, trace in job.traces.items() if rank not in job.ended}
-    unended = frozenset(rank for rank, trace in left.items() if len(open_rows(trace, on_devices)))
+    unended = frozenset(rank for rank, trace in left.items() if len(on_devices.open_rows(trace)))
     return WaitGraph(everything, held | {one for one in stuck if isinstance(one, int)}, frozenset(waiting), unended)
 
 
@@ -159,7 +159,7 @@ def call_at(group: Group, record: Record) -> str:
     return f"{record.call.op} #{record.p2p_sequence or record.sequence} of {group_text(group)}"
 
 
-def _waiting_rows(job: Job, trace: Trace, on_devices: Collection[Life]) -> list[int]:
+def _waiting_rows(job: Job, trace: Trace, on_devices: DeviceCalls) -> list[int]:
     """Rows of the calls that a rank sits in, or failed in for want of others."""
     stall = job.stall
     failure = job.failures.get(trace.rank)
@@ -168,7 +168,7 @@ def _waiting_rows(job: Job, trace: Trace, on_devices: Collection[Life]) -> list[
     if stall is not None and trace.rank in stall.busy:
         return []
     slots = trace.slots
-    on_device = queued(trace, on_devices)
+    on_device = on_devices.queued(trace)
     unfinished = _unfinished(trace) & ~on_device
     rows = np.flatnonzero(unfinished & ((slots["flags"] & AWAITED) != 0))
     if not len(rows) and stall is not None and trace.rank in stall.blocked:
@@ -225,16 +225,21 @@ def _wait(trace: Trace, row: int, absent: _Absent, alone: Mapping[tuple[int, Gro
     return Wait(trace.rank, group, record, needs, life=life[2]) if needs else None
 
 
-def _standing(job: Job, alone: Mapping[tuple[int, Group, int], Unmatched]) -> dict[int, list[tuple[Stand, Wait]]]:
+def _standing(
+    job: Job, calls: DeviceCalls, alone: Mapping[tuple[int, Group, int], Unmatched]
+) -> dict[int, list[tuple[Stand, Wait]]]:
     """The calls at which devices are blocked, by rank, of ranks that have neither ended nor failed by themselves."""
     own = {rank for rank, failure in job.failures.items() if failure.nature is Nature.OWN}
     traces = {rank: trace for rank, trace in job.traces.items() if rank not in job.ended and rank not in own}
     found: dict[int, list[tuple[Stand, Wait]]] = {}
-    if not any(queued(trace).any() for trace in traces.values()):
+    if not any(calls.queued(trace).any() for trace in traces.values()):
         return found
     lonely = {_place(one): one for one in alone.values() if one.rank in traces}
-    rows = {(rank, row) for rank, trace in traces.items() for row in _messages(trace, rank, lonely)}
-    for stand in stands(job.traces, rows, job.failures.keys() - own):
+    of_rank: dict[int, set[tuple[Group, int]]] = {}
+    for rank, group, number in lonely:
+        of_rank.setdefault(rank, set()).add((group, number))
+    rows = {(rank, row) for rank, wanted in of_rank.items() for row in _messages(traces[rank], wanted)}
+    for stand in stands(calls, job.traces, rows, job.failures.keys() - own):
         if stand.rank in traces and (wait := _device_wait(job.traces[stand.rank], stand, lonely)) is not None:
             found.setdefault(stand.rank, []).append((stand, wait))
     return found
@@ -244,11 +249,8 @@ def _place(one: Unmatched) -> tuple[int, Group, int]:
     return one.rank, one.group, one.record.p2p_sequence
 
 
-def _messages(trace: Trace, rank: int, lonely: Mapping[tuple[int, Group, int], Unmatched]) -> list[int]:
-    """The rows of a rank's messages that have no other end."""
-    wanted = {(group, number) for one, group, number in lonely if one == rank}
-    if not wanted:
-        return []
+def _messages(trace: Trace, wanted: Collection[tuple[Group, int]]) -> list[int]:
+    """The rows of a rank's messages of these groups and numbers."""
     rows = np.flatnonzero(trace.slots["p2p_sequence"]).tolist()
     slots, groups = trace.slots, trace.groups
     return [row for row in rows if (groups[slots[row]["group"]], int(slots[row]["p2p_sequence"])) in wanted]

@@ -13,7 +13,7 @@ import numpy as np
 
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Group, Record
-from simcoll.core.trace import Life, Trace, lives, reached, record_at
+from simcoll.core.trace import Life, Trace, lives, reached_by, record_at
 from simcoll.verifier.agreement.known_fields import unknown_fields
 from simcoll.verifier.findings.describe import fields_text, group_text, source_text
 from simcoll.verifier.findings.finding import Finding
@@ -87,7 +87,7 @@ def _such_as(call: tuple[Trace, int]) -> str:
 
 def _first_unmet(dumps: Sequence[Trace]) -> dict[int, tuple[int, tuple[Trace, int]]]:
     """The time (ns) at which others made the first call that a rank has not come to, and that call, by such rank."""
-    come = {trace.rank: reached(trace) for trace in dumps}
+    come = reached_by({trace.rank: trace for trace in dumps})
     furthest: dict[Life, tuple[int, Trace]] = {}
     for trace in dumps:
         for life, sequence in come[trace.rank].items():

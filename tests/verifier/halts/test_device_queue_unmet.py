@@ -11,7 +11,7 @@ from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import ON_DEVICE, LaunchOutcome, MemoryTrace, RankExit, Stall, lives
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Finding, Severity
-from simcoll.verifier.halts.device_queue import device_lives, queued
+from simcoll.verifier.halts.device_queue import DeviceCalls, device_lives, queued
 from simcoll.verifier.postmortem import judge, standstill
 from tests.support.traces import trace_of
 
@@ -156,4 +156,4 @@ def test_a_barrier_is_a_devices_where_another_rank_tells() -> None:
     assert queued(other).tolist() == [False]
     assert device_lives([other]) == frozenset()
     assert device_lives([one, other]) == frozenset(lives(other))
-    assert queued(other, device_lives([one, other])).tolist() == [True]
+    assert DeviceCalls([one, other]).queued(other).tolist() == [True]
