@@ -36,7 +36,6 @@ from simcoll.verifier.findings.describe import (
 from simcoll.verifier.findings.finding import (
     Finding,
     Mark,
-    RankState,
     Report,
     Rule,
     Severity,
@@ -178,7 +177,7 @@ def _job(report: Report) -> dict[str, object]:
     summary = report.summary
     places = () if summary is None else summary.places
     progress, speeds = ((), ()) if summary is None else (summary.progress, summary.bandwidths)
-    found, more = crowds(report.ranks)
+    found, more = crowds(report)
     return {
         "job": "" if summary is None else job_text(summary),
         "progress": [progress_text(one) for one in progress[:_MOST_GROUPS]],
@@ -219,9 +218,9 @@ class CallRow:
     others: str
 
 
-def crowds(states: Sequence[RankState]) -> tuple[list[Crowd], int]:
+def crowds(report: Report) -> tuple[list[Crowd], int]:
     """Ranks by the place of their end, the first rank's place first; and the number of places left out."""
-    places = ended_places(states)
+    places = ended_places(report)
     found = [Crowd(ranks_text(ranks), len(ranks), state, last or NO_CALL) for (state, last), ranks in places.items()]
     return found[:_MOST_CROWDS], max(len(found) - _MOST_CROWDS, 0)
 

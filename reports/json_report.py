@@ -46,7 +46,7 @@ def json_report(report: Report) -> dict[str, object]:
         "agreed": report.agreed,
         "messages": report.messages,
         "findings": [finding_document(finding) for finding in report.findings],
-        "ranks": [_rank(state) for state in report.ranks],
+        "ranks": [_rank(state, report.last.get(state.rank)) for state in report.ranks],
         "notes": list(report.notes),
         "summary": None if report.summary is None else summary_document(report.summary),
         "advice": None if report.advice is None else advice_document(report.advice),
@@ -154,12 +154,12 @@ def _rank_number(group_rank: int | None, group: Group | None) -> int | str | Non
     return int(text) if text.isdigit() else text
 
 
-def _rank(state: RankState) -> dict[str, object]:
+def _rank(state: RankState, last: Record | None) -> dict[str, object]:
     return {
         "rank": state.rank,
         "state": state.status.value,
         "exit_code": state.exit_code,
-        "last": None if state.last is None else record_document(state.last),
+        "last": None if last is None else record_document(last),
     }
 
 

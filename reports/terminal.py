@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -34,7 +34,7 @@ from simcoll.verifier.findings.describe import (
     source_text,
     where_text,
 )
-from simcoll.verifier.findings.finding import DRY_RUN, Activity, Finding, RankState, Report, Severity, Side, Verdict
+from simcoll.verifier.findings.finding import DRY_RUN, Activity, Finding, Report, Severity, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
@@ -58,7 +58,7 @@ class TerminalReport:
         yield from (Padding(plain(text), (0, 0, 0, 2)) for text in asides)
         if self.report.verdict is not Verdict.OK or _somebody_waits(self.report):
             summary = self.report.summary
-            yield from _states(self.report.ranks) if summary is None else [render_summary(summary)]
+            yield from _states(self.report) if summary is None else [render_summary(summary)]
         elif self.speeds and self.report.summary is not None and self.report.summary.bandwidths:
             yield render_speeds(self.report.summary)
         yield from (FindingPanel(finding) for finding in self.report.findings)
@@ -160,9 +160,9 @@ def shown_texts(report: Report) -> Iterator[str]:
         yield f"hidden: {counted(hidden, 'finding')} on other groups or ranks"
 
 
-def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:
+def _states(report: Report) -> Iterator[RenderableType]:
     """The places where the ranks ended, those at the same place on one line."""
-    places = ended_places(ranks)
+    places = ended_places(report)
     table = Table.grid(padding=(0, 2))
     for (status, last), members in list(places.items())[:_STATES_SHOWN]:
         table.add_row(plain(ranks_text(members)), plain(status), plain(f"last call {last}" if last else NO_CALL))
@@ -175,11 +175,11 @@ def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:
 NO_CALL = "no call recorded"
 
 
-def ended_places(states: Sequence[RankState]) -> dict[tuple[str, str], list[int]]:
+def ended_places(report: Report) -> dict[tuple[str, str], list[int]]:
     """The ranks by how they ended and after which call, empty for none; the first rank's place comes first."""
     places: dict[tuple[str, str], list[int]] = {}
-    for state in states:
-        last = "" if state.last is None else record_text(state.last)
+    for state in report.ranks:
+        last = "" if (record := report.last.get(state.rank)) is None else record_text(record)
         places.setdefault((state.status.value + ended_text(state.exit_code), last), []).append(state.rank)
     return places
 

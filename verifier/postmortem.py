@@ -97,6 +97,7 @@ def judge(
         summarise(shown, states, job.failures, stall, world_size, columns) if traces else None,
         messages=agreed_messages(job.matching),
         advice=None if facts is None else advise(job, findings, world_size, facts),
+        last=job.last,
     )
 
 
@@ -129,7 +130,7 @@ def _state(rank: int, job: Job, outcome: LaunchOutcome | None) -> RankState:
     end = None if outcome is None else outcome.ranks.get(rank)
     code = None if end is None else end.exit_code
     stopped = end is not None and end.stopped
-    return RankState(rank, _status(rank, job, code, stopped=stopped), code, job.last.get(rank))
+    return RankState(rank, _status(rank, job, code, stopped=stopped), code)
 
 
 def _status(rank: int, job: Job, code: int | None, *, stopped: bool) -> RankStatus:

@@ -129,6 +129,8 @@ def hostile() -> tuple[Report, list[MemoryTrace]]:
     found = [
         Finding(code, Severity.ERROR, HOSTILE, group, 1, (0, 1), (0,), (side, side)) for code in ("SC104", "SC204")
     ]
-    states = tuple(RankState(rank, RankStatus.FAILED, 1, record) for rank in range(2))
+    states = tuple(RankState(rank, RankStatus.FAILED, 1) for rank in range(2))
     traces = [trace_of(rank, 2, (group,), [record], mode=HOSTILE) for rank in range(2)]
-    return Report(Verdict.FINDINGS, 2, HOSTILE, tuple(found), states, notes=(HOSTILE,)), traces
+    return Report(
+        Verdict.FINDINGS, 2, HOSTILE, tuple(found), states, notes=(HOSTILE,), last={0: record, 1: record}
+    ), traces

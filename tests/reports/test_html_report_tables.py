@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simcoll.reports.html_report import call_rows, crowds
-from simcoll.verifier.findings.finding import RankState, RankStatus
+from simcoll.verifier.findings.finding import RankState, RankStatus, Report, Verdict
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.requested import charted
 from tests.reports.pages import mismatched
 
 
+def ended(states: Sequence[RankState]) -> Report:
+    return Report(Verdict.FAILED, len(states), "detail", (), tuple(states))
+
+
 def test_ranks_that_ended_alike_share_a_row() -> None:
     states = [RankState(rank, RankStatus.FINISHED, 0) for rank in range(4096) if rank != 7]
     states.insert(7, RankState(7, RankStatus.FAILED, -9))
-    found, left_out = crowds(states)
+    found, left_out = crowds(ended(states))
     assert [(crowd.ranks, crowd.count, crowd.state) for crowd in found] == [
         ("ranks 0-6 and 8-4095", 4095, "finished"),
         ("rank 7", 1, "failed (SIGKILL)"),
@@ -21,7 +27,7 @@ def test_ranks_that_ended_alike_share_a_row() -> None:
 
 
 def test_what_is_left_out_is_counted() -> None:
-    found, left_out = crowds([RankState(rank, RankStatus.FAILED, rank + 1) for rank in range(300)])
+    found, left_out = crowds(ended([RankState(rank, RankStatus.FAILED, rank + 1) for rank in range(300)]))
     assert len(found) + left_out == 300
     assert left_out == 100
 

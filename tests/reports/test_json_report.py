@@ -43,9 +43,9 @@ NO_STACK: dict[str, object] = {"callers": [], "through": []}
 
 
 def a_report(*findings: Finding) -> Report:
-    last = Record("0", 7, Call("barrier", "barrier"))
-    states = (RankState(0, RankStatus.FAILED, -9, last), RankState(1, RankStatus.RUNNING))
-    return Report(Verdict.FINDINGS, 2, "detail", findings, states, 6, ("a note",))
+    states = (RankState(0, RankStatus.FAILED, -9), RankState(1, RankStatus.RUNNING))
+    last = {0: Record("0", 7, Call("barrier", "barrier"))}
+    return Report(Verdict.FINDINGS, 2, "detail", findings, states, 6, ("a note",), last=last)
 
 
 def mismatch() -> Finding:

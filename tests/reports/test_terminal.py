@@ -44,8 +44,8 @@ def a_report(code: str = "dist.all_reduce(grad)", file: str = "train.py", ranks:
         )
         for rank in range(ranks)
     }
-    states = tuple(RankState(rank, RankStatus.FAILED, 1, records[rank]) for rank in range(ranks))
-    return Report(Verdict.FINDINGS, ranks, "detail", tuple(compare(group, records)), states, agreed=6)
+    states = tuple(RankState(rank, RankStatus.FAILED, 1) for rank in range(ranks))
+    return Report(Verdict.FINDINGS, ranks, "detail", tuple(compare(group, records)), states, agreed=6, last=records)
 
 
 def drawn(report: Report, width: int = 80, **of: bool) -> str:

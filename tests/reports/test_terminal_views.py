@@ -133,12 +133,10 @@ def hostile_report(ranks: int) -> TerminalReport:
         )
         for rule in map(RULES.get, ("SC104", "SC204", "SC801"))
     )
-    states = tuple(
-        RankState(rank, RankStatus.FAILED, -9 if rank % 3 else rank % 50 + 1, a_record(ranks, rank % 20 + 1))
-        for rank in everybody
-    )
+    states = tuple(RankState(rank, RankStatus.FAILED, -9 if rank % 3 else rank % 50 + 1) for rank in everybody)
+    last = {rank: a_record(ranks, rank % 20 + 1) for rank in everybody}
     notes = (f"{HOSTILE} {LONG}", WORD)
-    return TerminalReport(Report(Verdict.FINDINGS, ranks, HOSTILE, findings, states, 5, notes))
+    return TerminalReport(Report(Verdict.FINDINGS, ranks, HOSTILE, findings, states, 5, notes, last=last))
 
 
 @cache

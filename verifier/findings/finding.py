@@ -6,7 +6,7 @@ comes before the findings: the job's activity, its groups' progress, its ranks' 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -324,12 +324,11 @@ class RankStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """The end of one rank (global): its process, and the last call that it made."""
+    """The end of one rank (global) and of its process."""
 
     rank: int
     status: RankStatus
     exit_code: int | None = None
-    last: Record | None = None
 
 
 class Verdict(Enum):
@@ -371,7 +370,8 @@ class Coverage:
 class Report:
     """All data that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree.
 
-    ``messages`` counts the messages whose two ends are known and agree.
+    ``messages`` counts the messages whose two ends are known and agree. ``last`` has the last call of each rank
+    (global) that made one.
     ``summary`` is None where no rank left a record; ``shown`` is None where nothing is hidden. ``histories`` and
     ``timeline`` are there if they were asked for. ``coverage`` is None but for a dry run. ``advice`` says who
     should act on a job that failed; None for others, and where nothing is known of its hosts.
@@ -391,6 +391,7 @@ class Report:
     messages: int = 0
     coverage: Coverage | None = None
     advice: Advice | None = None
+    last: Mapping[int, Record] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         """The report as a notebook shows it: its findings, and who should act."""
