@@ -18,7 +18,7 @@
 #error "a black box is little-endian"
 #endif
 
-enum { REVISION = 8 }; /* as in simcoll/core/native.py */
+enum { REVISION = 9 }; /* as in simcoll/core/native.py */
 
 /* The layout of format.py. */
 enum { PAGE = 4096, COUNTERS = 128, ABOUT = 160, ABOUT_LIMIT = PAGE - ABOUT };

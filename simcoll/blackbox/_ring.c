@@ -14,7 +14,7 @@
 #error "a black box is little-endian"
 #endif
 
-enum { REVISION = 8 }; /* as in simcoll/core/native.py */
+enum { REVISION = 9 }; /* as in simcoll/core/native.py */
 
 #define IN_ORDER() atomic_thread_fence(memory_order_release)
 

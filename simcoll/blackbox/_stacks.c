@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REVISION = 8 }; /* as in simcoll/core/native.py */
+enum { REVISION = 9 }; /* as in simcoll/core/native.py */
 
 enum { SIGNALS = 65 };
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { REVISION = 8 }; /* as in simcoll/core/native.py */
+enum { REVISION = 9 }; /* as in simcoll/core/native.py */
 
 /* As in trace.py and record.py; what a part is given says them, so that they stand in one place. */
 typedef struct {

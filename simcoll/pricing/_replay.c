@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-enum { REVISION = 8 }; /* as in simcoll/core/native.py */
+enum { REVISION = 9 }; /* as in simcoll/core/native.py */
 
 enum { LAUNCH, BLOCK, WAIT }; /* as in rank_program.py */
 

@@ -16,7 +16,7 @@
 #error "words are sent as little-endian numbers"
 #endif
 
-enum { REVISION = 8 }; /* as in simcoll/core/native.py */
+enum { REVISION = 9 }; /* as in simcoll/core/native.py */
 
 enum { GIVE, COMBINE, TAKE };
 enum { MOMENT_MS = 10 };

@@ -12,7 +12,7 @@
 #include <structmember.h>
 #include <time.h>
 
-enum { REVISION = 8 }; /* as in simcoll/core/native.py */
+enum { REVISION = 9 }; /* as in simcoll/core/native.py */
 
 /* --- Chains: the places that make calls, by their frames --------------------------------------------------------- */
 
@@ -1092,25 +1092,16 @@ static void call_free(PyObject *self) {
     Py_DECREF(type);
 }
 
-/* launch(method, arguments): give the call to the backend, which may raise; the Work that the program gets, None where
-   Python has to make it. */
-static PyObject *call_launch(PyObject *self, PyObject *const *given, Py_ssize_t count) {
-    OpenCall *call = (OpenCall *)self;
-    if (count != 2 || !PyTuple_Check(given[1]) || call->inner != NULL) {
-        PyErr_SetString(PyExc_TypeError, "launch() takes a method and arguments, once");
-        return NULL;
-    }
-    if (is_gone(call))
-        return NULL;
-    Quick *quick = (Quick *)call->quick;
-    PyObject *inner = PyObject_CallObject(given[0], given[1]);
+/* Gives a call to the backend, which may raise; the Work that the program gets, None where Python has to make it. */
+static PyObject *launch(const Quick *quick, OpenCall *call, PyObject *method, PyObject *arguments) {
+    PyObject *inner = PyObject_CallObject(method, arguments);
     if (inner == NULL || inner == Py_None)
         return inner;
     call->inner = inner;
     if (call->state != OPEN || (PyObject *)Py_TYPE(inner) != quick->plain_work)
         Py_RETURN_NONE;
     PyObject *work = PyObject_CallNoArgs(quick->work);
-    if (work != NULL && PyObject_SetAttr(work, name_call, self) < 0)
+    if (work != NULL && PyObject_SetAttr(work, name_call, (PyObject *)call) < 0)
         Py_CLEAR(work);
     return work;
 }
@@ -1304,7 +1295,6 @@ static PyObject *call_is_open(PyObject *self, void *Py_UNUSED(nothing)) {
 }
 
 static PyMethodDef call_methods[] = {
-    {"launch", (PyCFunction)(void (*)(void))call_launch, METH_FASTCALL, NULL},
     {"has_ended", call_has_ended, METH_NOARGS, NULL},
     {"noted", call_noted, METH_O, NULL},
     {"ended", call_ended, METH_NOARGS, NULL},
@@ -1347,7 +1337,8 @@ static PyType_Spec call_spec = {"simcoll.recorder._calls.OpenCall", sizeof(OpenC
 /* --- Quick: a usual call from its arguments to its slot, in one step (quick.py) ------------------------------------ */
 
 static PyObject *name_process, *name_sequence, *name_chosen, *no_message;
-static PyObject *name_parts, *name_recorder, *name_received, *name_failed, *name_at_once, *name_wait_on;
+static PyObject *name_parts, *name_recorder, *name_received, *name_failed, *name_refused, *name_go_on, *name_at_once,
+    *name_wait_on;
 
 /* True if all of some containers are empty; -1 with an exception. */
 static int are_empty(PyObject *containers) {
@@ -1695,6 +1686,46 @@ static int add_made(const Quick *quick, PyObject *written) {
     return added == NULL ? -1 : 0;
 }
 
+/* Has a method of the pipeline note an error of the backend, and raise it; NULL. */
+static PyObject *tell_error(PyObject *pipeline, PyObject *method, PyObject *call, PyObject *waited) {
+    PyObject *type, *error, *traceback, *told;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return NULL;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL)
+        PyException_SetTraceback(error, traceback);
+    told = PyObject_CallMethodObjArgs(pipeline, method, call, error, waited, NULL);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    if (told != NULL)
+        PyErr_SetString(PyExc_RuntimeError, "an error of the backend was lost");
+    Py_XDECREF(told);
+    return NULL;
+}
+
+/* Launches an asynchronous call that was written down; the Work that the program gets. ``pipeline`` notes an error of the
+   backend, and raises it; where the Work cannot be the quick one, it makes it. */
+static PyObject *launch_open(const Quick *quick, PyObject *call, PyObject *method, PyObject *arguments, PyObject *pipeline) {
+    if (count_part(quick, ((OpenCall *)call)->prepared) < 0)
+        return NULL;
+    PyObject *work = launch(quick, (OpenCall *)call, method, arguments), *written;
+    if (work == NULL)
+        return tell_error(pipeline, name_refused, call, NULL);
+    if (quick->add != Py_None) {
+        written = call_written(call, NULL);
+        if (written == NULL || add_made(quick, written) < 0)
+            Py_CLEAR(work);
+        Py_XDECREF(written);
+    }
+    if (work == Py_None) {
+        Py_DECREF(work);
+        work = PyObject_CallMethodObjArgs(pipeline, name_go_on, call, NULL);
+    }
+    return work;
+}
+
 /* Launches a synchronous call that was written down, and waits for it; the backend's Work. ``pipeline`` notes an error
    of the backend, and raises it. Where calls are compared, it is also the one that waits on after the first moment. */
 static PyObject *carry_out(const Quick *quick, PyObject *written, PyObject *method, PyObject *arguments,
@@ -1728,22 +1759,9 @@ static PyObject *carry_out(const Quick *quick, PyObject *written, PyObject *meth
         Py_DECREF(done);
     }
     if (done == NULL) {
-        PyObject *waited = inner == NULL ? Py_False : Py_True, *type, *error, *traceback, *told = NULL;
+        PyObject *waited = inner == NULL ? Py_False : Py_True;
         Py_XDECREF(inner);
-        if (!PyErr_ExceptionMatches(PyExc_Exception))
-            return NULL;
-        PyErr_Fetch(&type, &error, &traceback);
-        PyErr_NormalizeException(&type, &error, &traceback);
-        if (traceback != NULL)
-            PyException_SetTraceback(error, traceback);
-        told = PyObject_CallMethodObjArgs(pipeline, name_failed, written, error, waited, NULL);
-        Py_XDECREF(type);
-        Py_XDECREF(error);
-        Py_XDECREF(traceback);
-        if (told != NULL)
-            PyErr_SetString(PyExc_RuntimeError, "an error of the backend was lost");
-        Py_XDECREF(told);
-        return NULL;
+        return tell_error(pipeline, name_failed, written, waited);
     }
     PyObject *noted = PyObject_CallFunctionObjArgs(quick->advance, PyTuple_GetItem(written, 3), NULL);
     Py_XDECREF(noted);
@@ -1763,7 +1781,9 @@ static PyObject *quick_run(PyObject *self, PyObject *const *given, Py_ssize_t co
         Py_INCREF(self);
         return self;
     }
-    if (quick->carries && PyTuple_Check(written) && PyTuple_GetItem(written, 4) == Py_None)
+    if (!PyTuple_Check(written))
+        work = launch_open(quick, written, given[2], given[1], given[3]);
+    else if (quick->carries && PyTuple_GetItem(written, 4) == Py_None)
         work = carry_out(quick, written, given[2], given[1], given[3]);
     else
         work = PyObject_CallMethodObjArgs(given[3], name_at_once, written, given[2], given[1], NULL);
@@ -1858,8 +1878,8 @@ static int make_names(void) {
         {&name_by_torch, "by_torch"}, {&name_later, "named_later"},   {&name_wait, "wait"},
         {&name_completed, "is_completed"}, {&name_call, "call"},         {&name_chosen, "chosen"}, {&name_look_after, "look_after"},
         {&name_parts, "parts"},       {&name_recorder, "recorder"},   {&name_received, "parts_received"},
-        {&name_failed, "failed"},     {&name_at_once, "at_once"},
-        {&name_wait_on, "wait_on"},
+        {&name_failed, "failed"},     {&name_refused, "refused"},     {&name_go_on, "go_on"},
+        {&name_at_once, "at_once"},   {&name_wait_on, "wait_on"},
     };
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
         if ((*names[place].name = PyUnicode_InternFromString(names[place].text)) == NULL)

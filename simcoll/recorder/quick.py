@@ -59,10 +59,16 @@ class Quick(Protocol):
 class Carrier(Protocol):
     """A pipeline, as the quick way knows it."""
 
-    def at_once(
-        self, written: Written | OpenCall, method: Callable[..., Work | None], args: Sequence[object], /
-    ) -> Work | None:
-        """Carry a call out that was written down."""
+    def at_once(self, written: Written, method: Callable[..., Work | None], args: Sequence[object], /) -> Work | None:
+        """Carry a call out that was written down, and is not open."""
+        ...
+
+    def refused(self, call: OpenCall, error: Exception, /) -> NoReturn:
+        """Note the error with which the backend has refused an open call, and raise it."""
+        ...
+
+    def go_on(self, call: OpenCall, /) -> Work | None:
+        """The Work of an open call that was launched, and cannot go the quick way to its end."""
         ...
 
     def failed(self, written: Written, error: Exception, waited: bool, /) -> NoReturn:
@@ -102,13 +108,6 @@ class OpenCall(Protocol):
     """Those of the call by role, while it is open or its results arrive."""
     memory: list[tuple[int, int, int]]
     """The address, the size in bytes (0: it has no memory) and the version that each of them had."""
-
-    def launch(self, method: Callable[..., Work | None], args: Sequence[object], /) -> Work | None:
-        """Give the call to the backend, which may raise; the Work that the program gets.
-
-        None where there is none, or it cannot be the quick one.
-        """
-        ...
 
     def wait(self) -> bool | None:
         """Wait as the backend's Work does, which may raise; None, and nothing is noted, where Python is to wait."""

@@ -106,8 +106,8 @@ class Pipeline:
         """Whether synchronous calls need nothing but their launch and a wait, and what else is to get them."""
         return False, None
 
-    def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
-        """Carry out a call that went the quick way, as :meth:`run` does."""
+    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
+        """Carry out a call that went the quick way and is not open, as :meth:`run` does."""
         raise NotImplementedError
 
     def wait_on(self, written: Written, inner: Work | None) -> Work | None:
@@ -149,13 +149,17 @@ class Pipeline:
         _tell_when_it_runs(inner, flight)
         return entry, flight, inner
 
-    def _refused_open(self, call: OpenCall, error: Exception) -> None:
-        """The backend has refused an asynchronous call that goes the quick way."""
-        entry, flight, _ = self._flights.taken(call)
-        note_refusal(entry, error, flight)
+    def refused(self, call: OpenCall, error: Exception) -> NoReturn:
+        """Note the error with which the backend has refused an open call, and raise it."""
+        try:
+            raise error
+        except Exception:
+            entry, flight, _ = self._flights.taken(call)
+            note_refusal(entry, error, flight)
+            raise
 
-    def _go_on(self, call: OpenCall) -> Work | None:
-        """The Work of an asynchronous call that was launched, and cannot go the quick way to its end."""
+    def go_on(self, call: OpenCall) -> Work | None:
+        """The Work of an open call that was launched, and cannot go the quick way to its end."""
         entry, flight, _ = self._flights.taken(call)
         _tell_when_it_runs(call.inner, flight)
         return self._ordinary(call.inner, entry, flight)
@@ -298,17 +302,8 @@ class RecordedPipeline(Pipeline):
     def _carries(self, works: Works) -> tuple[bool, Callable[[Any], None] | None]:
         return True, None
 
-    def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
+    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Launch an asynchronous call."""
-        if not isinstance(written, tuple):
-            if written.prepared.parts:
-                self._log.recorder.parts_received += 1
-            try:
-                work = written.launch(method, args)
-            except Exception as error:
-                self._refused_open(written, error)
-                raise
-            return self._go_on(written) if work is None else work
         entry, flight, inner = self._fly(written, method, args)
         return recorded(inner, entry, flight)
 
@@ -507,19 +502,9 @@ class CheckedPipeline(BackgroundPipeline):
             return recorded(None, entry, flight)
         return CheckedWork(inner, entry, flight, self._cpu_backend)
 
-    def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
+    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Launch a call, hand it to the background, and wait for a synchronous one."""
         log = self._log
-        if not isinstance(written, tuple):
-            if written.prepared.parts:
-                log.recorder.parts_received += 1
-            try:
-                work = written.launch(method, args)
-            except Exception as error:
-                self._refused_open(written, error)
-                raise
-            self._checker.add((written.written, get_ident()))
-            return self._go_on(written) if work is None else work
         if written[4] is not None:
             entry, flight, inner = self._fly(written, method, args)
             self._checker.add((entry, get_ident()))

@@ -27,7 +27,7 @@ from simcoll.proof.prover import Prover
 from simcoll.proof.queue import ProofQueue
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.pending_errors import PENDING_ERRORS
-from simcoll.recorder.quick import Conditions, OpenCall, Quick
+from simcoll.recorder.quick import Conditions, Quick
 from simcoll.recorder.recorder import Entry, GroupLog, Written
 from simcoll.recorder.source import Site, current_site
 from simcoll.spec.table import Kind
@@ -103,9 +103,8 @@ class ProvedPipeline(BackgroundPipeline):
     def _quick(self, conditions: Conditions) -> Quick | None:
         return self._log.quick(conditions, self._queue.waiting.append)
 
-    def at_once(self, written: Written | OpenCall, method: Method, args: Sequence[object]) -> Work | None:
+    def at_once(self, written: Written, method: Method, args: Sequence[object]) -> Work | None:
         """Prove a call, launch it and wait for it."""
-        assert isinstance(written, tuple)  # asynchronous calls do not come here
         log, queue = self._log, self._queue
         try:
             if written[0].parts:

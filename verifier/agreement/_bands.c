@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <stdint.h>
 
-enum { REVISION = 8 }; /* as in simcoll/core/native.py */
+enum { REVISION = 9 }; /* as in simcoll/core/native.py */
 
 enum { DIAGONAL, VERTICAL, HORIZONTAL, MOVES = 3, OPENS_VERTICAL = 4, OPENS_HORIZONTAL = 8 }; /* as in alignment.py */
 
