@@ -213,7 +213,17 @@ class FakeCudaStream(FakeCudaObject):
         if (index := getattr(torch.device(device or 0), "index", None)) is not None and device is not None:
             self.device = torch.device("cuda", index)
 
-    cuda_stream = stream_id = device_index = priority = 0
+    cuda_stream = native_handle = stream_id = priority = 0
+
+    @property
+    def device_index(self) -> int:
+        """The number of its GPU."""
+        return self.device.index or 0
+
+    @property
+    def device_type(self) -> int:
+        """The number of c10's type of device."""
+        return int(self.device.type == "cuda")
 
     def record_event(self, event: Any = None) -> Any:
         """An event that has completed."""

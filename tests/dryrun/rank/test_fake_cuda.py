@@ -26,11 +26,12 @@ from simcoll.dryrun.rank.fake_cuda import install_fake_cuda
 from simcoll.dryrun.rank.taint import TaintTracker
 
 snippets, found = json.load(sys.stdin), {}
+REAL = torch.Stream, torch.Event
 patches = Patches()
 devices, taint = install_fake_cuda(patches, 4), TaintTracker(lambda: None)
 with patched_torch(patches, devices, taint, fake_tensors=sys.argv[1] == "fake"):
     for name, snippet in snippets.items():
-        space = {"torch": torch, "nn": nn, "F": nn.functional}
+        space = {"torch": torch, "nn": nn, "F": nn.functional, "REAL": REAL}
         try:
             exec(snippet, space)
             found[name] = str(space["found"])
@@ -223,6 +224,14 @@ DEVICES: dict[str, tuple[str, str]] = {
     ),
     "a generator's": ("found = (torch.Generator(device='cuda')).device", "cuda:0"),
     "a stream's": ("found = (torch.cuda.Stream(device=1)).device", CUDA_1),
+    "a stream's attributes": (
+        "s, e = torch.cuda.Stream(device=1), torch.cuda.Event()\n"
+        "named = [(one, name, getattr(real, name)) for one, real in zip((s, e), REAL) for name in dir(real)]\n"
+        "wrong = [name for one, name, real in named\n"
+        "    if not name.startswith('__') and callable(getattr(one, name)) is not callable(real)]\n"
+        "found = (wrong, s.device_index, s.device_type)",
+        "([], 1, 1)",
+    ),
     "with a device": ("with torch.device('cuda:1'):\n    found = torch.tensor([1.0]).device", CUDA_1),
     "with the current GPU": ("with torch.cuda.device('cuda:1'):\n    found = torch.ones(3).cuda().device", CUDA_1),
     "with the GPU of a tensor": (
