@@ -234,3 +234,18 @@ def test_an_end_that_is_unlike_others_at_its_line_is_told_apart_from_these(
     if found.parted is not None:
         assert found.parted.source.line == 1
         assert found.parted.sides == (((2,), "found it true"), ((0,), "found it false"))
+
+
+@pytest.mark.parametrize(("chooses", "told"), [("rank == 2", True), ("rank == 0", False), ("rank > 1", False)])
+def test_a_comparison_that_tells_one_of_two_ranks_apart_has_to_do_so_among_all(
+    chooses: str, told: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"n = 6 if {chooses} else 4\nif rank % 2 == 0:\n    send(n)  # send\nelse:\n    recv(4)  # recv\n")
+    made = {0: message(path, "send", 1, 1), 2: message(path, "send", 3, 1, State.STARTED)}
+    made |= {1: message(path, "recv", 0, 1), 3: message(path, "recv", 2, 1, State.STARTED)}
+    traces = [trace_of(rank, 4, [WORLD], [record]) for rank, record in made.items()]
+    sides = tuple(Side((rank,), made[rank].call, (RankSource(rank, made[rank].source),)) for rank in (2, 3))
+    finding = Finding("SC303", Severity.ERROR, "", ranks=(2, 3), culprits=(2,), sides=sides)
+    [found] = with_partings_of_messages([finding], traces, ran_by(traces))
+    assert (found.parted is not None) is told
