@@ -218,8 +218,19 @@ def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[
             parting = parting_of((maker, past), ran)
             if parting is not None:
                 yield parting if ranks else replace(parting, sides=parting.sides[-1:])
+        told = finding.parted is not None and finding.parted.behind
+        if told and _came_as_often(traces, peer, waiting.rank, _stands(side, waiting.rank)):
+            continue
         if _has_gone_on(finding, peer) and (left := exit_between(side, past, ran)) is not None:
             yield left
+
+
+def _came_as_often(traces: Mapping[int, Trace], peer: int, rank: int, line: Source | None) -> bool:
+    """True if a peer made as many messages at a line as the rank that waits there: it has left out no round of it."""
+    if line is None or peer not in traces:
+        return False
+    here, there = (sum(_often_made(traces[one], line, op) for op in OTHER_END) for one in (rank, peer))
+    return there >= here
 
 
 def _has_gone_on(finding: Finding, peer: int) -> bool:

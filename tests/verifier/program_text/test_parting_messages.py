@@ -249,3 +249,32 @@ def test_a_comparison_that_tells_one_of_two_ranks_apart_has_to_do_so_among_all(
     finding = Finding("SC303", Severity.ERROR, "", ranks=(2, 3), culprits=(2,), sides=sides)
     [found] = with_partings_of_messages([finding], traces, ran_by(traces))
     assert (found.parted is not None) is told
+
+
+@pytest.mark.parametrize(("rounds", "condition"), [(1, "if rank == 1:"), (2, "for turn in turns:")])
+def test_the_exit_of_a_round_is_none_for_a_peer_that_made_as_many_messages_there(
+    rounds: int, condition: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    text = """
+        right = rank + 1
+        if rank == 1:
+            right = rank + 2
+        for turn in turns:
+            if turn in left_out:
+                continue
+            dist.send(x, right)  # send
+            dist.barrier()  # barrier
+    """
+    path.write_text(dedent(text).lstrip())
+    barrier = Record("0", 1, BARRIER, at(path, "barrier"), State.STARTED, scheduled_ns=99)
+    sent, waits = message(path, "send", 0, 1), message(path, "send", 3, rounds, State.STARTED)
+    mine = [message(path, "send", 3, number) for number in range(1, rounds)]
+    traces = [trace_of(1, 4, [WORLD], [*mine, waits]), trace_of(3, 4, [WORLD], [sent, barrier])]
+    stand = [(1, waits), (3, barrier)]
+    sides = tuple(Side((rank,), one.call, (RankSource(rank, one.source),)) for rank, one in stand)
+    finding = Finding("SC204", Severity.ERROR, "", ranks=(1, 3), sides=sides)
+    ran = ran_by(traces)
+    [told] = with_partings_of_messages(with_partings([finding], ran), traces, ran)
+    assert told.parted is not None
+    assert told.parted.source.code == condition
