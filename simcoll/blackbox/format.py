@@ -199,6 +199,9 @@ CAPTURED = 32
 REPLAYED = 64
 """The bit that says that a CUDA graph ran a call that it had captured."""
 
+LET_GO_LATER = 128
+"""The bit that says that the rank had waited for another call before the program let this call's Work go."""
+
 
 class EntryKind(IntEnum):
     """The kind of an entry of the growing table."""

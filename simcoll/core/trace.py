@@ -35,6 +35,9 @@ there.
 REPLAYED = 64
 """Bit of ``flags``: a CUDA graph ran a call that it had captured."""
 
+LET_GO_LATER = 128
+"""Bit of ``flags``: the rank had waited for another call before the program dropped this call's Work."""
+
 DUMPED = "dumped"
 """The kind of the event that says that torch wrote a Flight Recorder dump of the rank at that time."""
 

@@ -5,7 +5,7 @@ rank was told when it ran, since the rank may have gone on by that. Where no thr
 message that was posted first.
 A message to or from a rank that did not run, or might have gone on after its end, counts as complete. A
 message with more bytes than the receive has room for, which Gloo would not survive, never completes; nor does one whose
-Work was dropped before the other end came.
+Work was dropped at once. Where its rank waited for another call before that, the other end may have come meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from simcoll.core.trace import AWAITED, LET_GO, Life, Trace, lives
+from simcoll.core.trace import AWAITED, LET_GO, LET_GO_LATER, Life, Trace, lives
 from simcoll.spec.call import ANY_SOURCE, Call, bytes_of
 
 End: TypeAlias = tuple[int, int]
@@ -204,7 +204,7 @@ def _rows(trace: Trace) -> _Rows:
     return _Rows(
         slots["signature"].tolist(),
         slots["group"].tolist(),
-        (slots["flags"] & (LET_GO | AWAITED) == LET_GO).tolist(),
+        (slots["flags"] & (LET_GO | LET_GO_LATER | AWAITED) == LET_GO).tolist(),
         [_form(call) for call in trace.signatures],
         [group.place(trace.rank) for group in trace.groups],
         lives(trace),

@@ -17,7 +17,7 @@ import torch
 from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
 from simcoll.blackbox.box import Box, NoBox
-from simcoll.blackbox.format import ASYNCHRONOUS, AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
+from simcoll.blackbox.format import ASYNCHRONOUS, AWAITED, CAPTURED, HANDED_ON, LET_GO, LET_GO_LATER, REPLAYED
 from simcoll.blackbox.stacks import answer_into, offer_recorded_stacks, stack_path
 from simcoll.core.device_errors import device_error
 from simcoll.core.record import Group, Record, Source, State, source_document
@@ -289,9 +289,9 @@ class Entry:
         """Note that the call's future was taken."""
         self.log.box.mark(self.ticket, HANDED_ON)
 
-    def let_go(self) -> None:
-        """Note that the program dropped the call's Work before it had waited for it."""
-        self.log.box.mark(self.ticket, LET_GO)
+    def let_go(self, *, later: bool) -> None:
+        """Note that the program dropped the call's Work before it had waited for it; ``later``: but for another one."""
+        self.log.box.mark(self.ticket, LET_GO | LET_GO_LATER if later else LET_GO)
 
     def lacked(self, missing: MissingRankError) -> None:
         """Note that ranks did not come to the call."""

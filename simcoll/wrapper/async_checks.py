@@ -123,7 +123,7 @@ class Flight:
 
     def dropped(self) -> None:
         """Note that the program dropped the Work: it can not be waited for any more."""
-        self.entry.let_go()
+        self.entry.let_go(later=self._flights.waits != self.since)
         # First: what is watched is held.
         self._flights.orphaned(self.entry, self._written, named_later=self._named_later)
         self._watched, self._arriving = [], []
@@ -330,7 +330,7 @@ class Flights(ProcessOwned):
             call.flight.dropped()
             return
         entry, written = call.log.entry(call), results_of(call)
-        entry.let_go()
+        entry.let_go(later=self.waits != call.since)
         self.orphaned(entry, written, named_later=bool(written) and named_later(call.place, written))
 
     def before_a_wait(self, waited: Flight | None = None) -> None:

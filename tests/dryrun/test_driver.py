@@ -208,6 +208,16 @@ def test_a_correct_program_is_silent(program: str, tmp_path: Path, preflight: Pr
     assert (exit_code, report["findings"]) == (0, [])
 
 
+@pytest.mark.parametrize("backend", ["mpi", "MPI", "cpu:mpi,cuda:nccl"])
+def test_mpi_which_gives_ranks_their_numbers_itself_is_pretended_too(
+    backend: str, tmp_path: Path, preflight: Preflight
+) -> None:
+    body = "assert 'mpi' in dist.get_backend()\nassert size == 3\ngroup = dist.new_group([0, 1])\n"
+    body += "if rank < 2:\n    dist.all_reduce(tensor, group=group)"
+    exit_code, report = preflight("--world-size", 3, script(tmp_path, body), backend)
+    assert (exit_code, report["findings"], report["agreed"]) == (0, [], 2)
+
+
 @pytest.mark.parametrize("ranks", ["0,3,5", "1-2"])
 def test_ranks_that_did_not_run_are_not_judged(ranks: str, tmp_path: Path, preflight: Preflight) -> None:
     exit_code, report = preflight("--world-size", 6, "--ranks", ranks, script(tmp_path, CORRECT["messages"]))

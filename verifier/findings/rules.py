@@ -391,8 +391,8 @@ P2P_TAG_MISMATCH = Rule(
     "p2p-tag-mismatch",
     "Use the same tag on both ends.",
     means=(
-        "One rank waits for its message to be received, the other waits for a message from it, and only the tags "
-        "differ."
+        "One rank waits for its message to be received, or has sent it without waiting; the other waits for a message "
+        "from it, and only the tags differ."
     ),
     harm=(
         "Each rank waits for a partner that is already waiting, until the timeout. NCCL ignores tags and matches "

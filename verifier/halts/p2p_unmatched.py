@@ -90,7 +90,8 @@ def unmatched_messages(job: Job) -> list[Finding]:
     if job.clean:
         return []
     stuck = [one for one in job.matching.unmatched if is_stuck(job, one)]
-    crossed = _crossed([one for one in stuck if job.stall is None or one.rank not in job.stall.busy])
+    standing = [one for one in stuck if job.stall is None or one.rank not in job.stall.busy]
+    crossed = _crossed(standing) or _sent_on(job, standing)
     if crossed:
         culprits = [_of_another_tag(job, *pair) for pair in crossed[:_MOST_JUDGED]]
         blank = [()] * (len(crossed) - len(culprits))
@@ -135,11 +136,30 @@ def _crossed(stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:
     return pairs
 
 
+def _sent_on(job: Job, stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:
+    """Receives that wait for one tag, each with a message of another tag that its sender has sent without waiting.
+
+    The sender sends nothing more, and other ranks' messages of the two lines tell whose tag is wrong.
+    """
+    busy = () if job.stall is None else job.stall.busy
+    sends: dict[object, list[Unmatched]] = {}
+    for one in job.matching.unmatched:
+        if one.sends and one.pending and not one.awaited and one.rank not in busy:
+            sends.setdefault((one.group, one.rank, one.peer), []).append(one)
+    pairs = []
+    for receive in (one for one in stuck if not one.sends and one.peer is not None):
+        sent = sends.get((receive.group, receive.peer, receive.rank))
+        if sent and (receive.peer in job.ended or waits_in_a_call(job, sent[0].rank)):
+            pairs.append((sent[0], receive))
+    return [pair for pair in pairs[:_MOST_JUDGED] if _of_another_tag(job, *pair)]
+
+
 def _tags_differ(send: Unmatched, receive: Unmatched, culprits: tuple[int, ...]) -> Finding:
-    message = (
-        f"rank {send.rank} waits for rank {receive.rank} to receive its message with tag {send.record.call.tag or 0}, "
-        f"and rank {receive.rank} waits for one from it with tag {receive.record.call.tag or 0}"
-    )
+    tag, other = send.record.call.tag or 0, receive.record.call.tag or 0
+    sent = f"sent rank {receive.rank} a message with tag {tag}"
+    if send.awaited:
+        sent = f"waits for rank {receive.rank} to receive its message with tag {tag}"
+    message = f"rank {send.rank} {sent}, and rank {receive.rank} waits for one from it with tag {other}"
     return P2P_TAG_MISMATCH.finding(
         message,
         group=send.group,

@@ -10,7 +10,7 @@ apart from these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -64,10 +64,18 @@ def _from_others(finding: Finding, traces: Mapping[int, Trace], ran: Ran) -> Par
             rank: call for rank, trace in traces.items() if rank != culprit and (call := _made_there(trace, line, op))
         }
         if made:
-            ranks = tuple(sorted(made))
-            own = Side((culprit,), side.call, (RankSource(culprit, line),))
-            return parting_at_line((own, Side(ranks, made[ranks[0]], (RankSource(ranks[0], line),))), ran)
+            # Almost any comparison tells two ranks apart: then it has to tell the culprit from all ranks.
+            ranks = tuple(sorted(made if len(made) > 1 else traces.keys() - {culprit}))
+            call, own = next(iter(made.values())), Side((culprit,), side.call, (RankSource(culprit, line),))
+            found = parting_at_line((own, Side(ranks, call, (RankSource(ranks[0], line),))), ran)
+            return found and replace(found, sides=_of_ranks(found.sides, {culprit, *made}))
     return None
+
+
+def _of_ranks(sides: Sequence[tuple[Sequence[int], str]], ranks: Set[int]) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """What these ranks did at a fork."""
+    kept = ((tuple(rank for rank in of if rank in ranks), did) for of, did in sides)
+    return tuple((of, did) for of, did in kept if of)
 
 
 def _made_there(trace: Trace, line: Source, op: str) -> Call | None:
@@ -210,8 +218,19 @@ def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[
             parting = parting_of((maker, past), ran)
             if parting is not None:
                 yield parting if ranks else replace(parting, sides=parting.sides[-1:])
+        told = finding.parted is not None and finding.parted.behind
+        if told and _came_as_often(traces, peer, waiting.rank, _stands(side, waiting.rank)):
+            continue
         if _has_gone_on(finding, peer) and (left := exit_between(side, past, ran)) is not None:
             yield left
+
+
+def _came_as_often(traces: Mapping[int, Trace], peer: int, rank: int, line: Source | None) -> bool:
+    """True if a peer made as many messages at a line as the rank that waits there: it has left out no round of it."""
+    if line is None or peer not in traces:
+        return False
+    here, there = (sum(_often_made(traces[one], line, op) for op in OTHER_END) for one in (rank, peer))
+    return there >= here
 
 
 def _has_gone_on(finding: Finding, peer: int) -> bool:

@@ -245,11 +245,16 @@ def _with_own_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
         given = signature.bind(*args, **kwargs).arguments
         given |= {"store": FakeTCPStore(), "init_method": None}
         given.pop("device_id", None)
-        return initialise(**given)
+        # torch leaves rank and size of such a group to MPI: it is made as another one, and gets its name then.
+        by_mpi = str(given.get("backend")).lower() == dist.Backend.MPI
+        initialise(**given | ({"backend": dist.Backend.GLOO} if by_mpi else {}))
+        if by_mpi:
+            groups, made = distributed_c10d._world.pg_map, distributed_c10d._get_default_group()
+            groups[made] = dist.Backend.MPI, groups[made][1]
 
     return init_process_group
 

@@ -235,6 +235,26 @@ def test_the_tag_that_is_unlike_those_of_other_ranks_at_its_line_is_the_wrong_on
     assert (found.code, found.ranks, found.culprits) == ("SC303", (2, 3), culprits)
 
 
+@pytest.mark.parametrize(
+    ("send", "receive", "others", "culprits"),
+    [(7, 0, (0, 0), (2,)), (0, 7, (0, 0), (3,)), (1, 2, (0, 0), None), (7, 0, (), None), (0, 0, (0, 0), None)],
+)
+def test_a_message_of_another_tag_is_told_though_its_sender_has_gone_on(
+    send: int, receive: int, others: tuple[int, ...], culprits: tuple[int, ...] | None
+) -> None:
+    calls = [message("send", 3, tag=send), message("recv", 3)]
+    records = [made(calls[0], 1, line=10, state=State.STARTED, awaited=False), made(calls[1], 2, line=30)]
+    records[1] = replace(records[1], state=State.STARTED, finished_ns=0)
+    traces = [trace_of(2, RANKS, [WORLD], records)]
+    traces += [rank(3, [message("recv", 2, tag=receive)], last=State.STARTED)]
+    traces += [rank(0, [message("send", 1, tag=tag) for tag in others])]
+    traces += [rank(1, [message("recv", 0, tag=tag) for tag in others])]
+    exits = LaunchOutcome(dict.fromkeys(range(RANKS), RankExit(-15, 99 * SECOND)))
+    found = [one for one in findings(*traces, outcome=exits) if one.code == "SC303"]
+    assert [(one.ranks, one.culprits) for one in found] == ([] if culprits is None else [((2, 3), culprits)])
+    assert all("sent rank 3 a message with tag" in one.message for one in found)
+
+
 def test_ranks_that_hang_are_ended_from_outside() -> None:
     traces = [
         rank(0, [message("send", 1, tag=1)], last=State.STARTED),

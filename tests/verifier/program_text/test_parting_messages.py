@@ -234,3 +234,47 @@ def test_an_end_that_is_unlike_others_at_its_line_is_told_apart_from_these(
     if found.parted is not None:
         assert found.parted.source.line == 1
         assert found.parted.sides == (((2,), "found it true"), ((0,), "found it false"))
+
+
+@pytest.mark.parametrize(("chooses", "told"), [("rank == 2", True), ("rank == 0", False), ("rank > 1", False)])
+def test_a_comparison_that_tells_one_of_two_ranks_apart_has_to_do_so_among_all(
+    chooses: str, told: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"n = 6 if {chooses} else 4\nif rank % 2 == 0:\n    send(n)  # send\nelse:\n    recv(4)  # recv\n")
+    made = {0: message(path, "send", 1, 1), 2: message(path, "send", 3, 1, State.STARTED)}
+    made |= {1: message(path, "recv", 0, 1), 3: message(path, "recv", 2, 1, State.STARTED)}
+    traces = [trace_of(rank, 4, [WORLD], [record]) for rank, record in made.items()]
+    sides = tuple(Side((rank,), made[rank].call, (RankSource(rank, made[rank].source),)) for rank in (2, 3))
+    finding = Finding("SC303", Severity.ERROR, "", ranks=(2, 3), culprits=(2,), sides=sides)
+    [found] = with_partings_of_messages([finding], traces, ran_by(traces))
+    assert (found.parted is not None) is told
+
+
+@pytest.mark.parametrize(("rounds", "condition"), [(1, "if rank == 1:"), (2, "for turn in turns:")])
+def test_the_exit_of_a_round_is_none_for_a_peer_that_made_as_many_messages_there(
+    rounds: int, condition: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    text = """
+        right = rank + 1
+        if rank == 1:
+            right = rank + 2
+        for turn in turns:
+            if turn in left_out:
+                continue
+            dist.send(x, right)  # send
+            dist.barrier()  # barrier
+    """
+    path.write_text(dedent(text).lstrip())
+    barrier = Record("0", 1, BARRIER, at(path, "barrier"), State.STARTED, scheduled_ns=99)
+    sent, waits = message(path, "send", 0, 1), message(path, "send", 3, rounds, State.STARTED)
+    mine = [message(path, "send", 3, number) for number in range(1, rounds)]
+    traces = [trace_of(1, 4, [WORLD], [*mine, waits]), trace_of(3, 4, [WORLD], [sent, barrier])]
+    stand = [(1, waits), (3, barrier)]
+    sides = tuple(Side((rank,), one.call, (RankSource(rank, one.source),)) for rank, one in stand)
+    finding = Finding("SC204", Severity.ERROR, "", ranks=(1, 3), sides=sides)
+    ran = ran_by(traces)
+    [told] = with_partings_of_messages(with_partings([finding], ran), traces, ran)
+    assert told.parted is not None
+    assert told.parted.source.code == condition
