@@ -39,6 +39,8 @@ _ASKED = 64
 """Ranks whose messages are looked at."""
 _LATELY = 64
 """Calls of a peer, the last ones, among which the one before its line is looked for."""
+_HALF = 32
+"""Bits of a number of two halves."""
 
 
 def with_partings_of_messages(findings: Sequence[Finding], traces: Sequence[Trace], ran: Ran) -> tuple[Finding, ...]:
@@ -300,15 +302,23 @@ def _other_ends(
     """
     found: dict[Source, tuple[int, ...]] = {}
     for trace in traces:
-        slots, wanted = trace.slots, dict[tuple[int, int], bool]()
-        for number, call in enumerate(trace.signatures):
-            for index, group in enumerate(trace.groups):
-                known = call.op == OTHER_END[op] and call.peer is not None and 0 <= call.peer < len(group.ranks)
-                wanted[number, index] = known and is_wanted(trace.rank, group.ranks[call.peer or 0])
-        rows = np.flatnonzero((slots["p2p_sequence"] > 0) & (slots["state"] == State.COMPLETED))[::-1]
-        calls = zip(*(slots[name][rows].tolist() for name in ("signature", "group", "source")), strict=True)
-        last = next((source for call, group, source in calls if wanted.get((call, group))), None)
-        if last is not None and last < len(trace.sources):
-            line = trace.sources[last]
+        slots = trace.slots
+        ends = [number for number, call in enumerate(trace.signatures) if call.op == OTHER_END[op]]
+        completed = (slots["p2p_sequence"] > 0) & (slots["state"] == State.COMPLETED)
+        rows = np.flatnonzero(completed & np.isin(slots["signature"], ends))
+        # A rank knows many groups and calls, and makes few of the calls in few of the groups.
+        kinds = (slots["signature"][rows].astype(np.int64) << _HALF) + slots["group"][rows]
+        to = {kind: _at_other_end(trace, *divmod(kind, 1 << _HALF)) for kind in np.unique(kinds).tolist()}
+        wanted = [kind for kind, rank in to.items() if rank is not None and is_wanted(trace.rank, rank)]
+        last = slots["source"][rows[np.isin(kinds, wanted)][-1:]].tolist()
+        if last and last[0] < len(trace.sources):
+            line = trace.sources[last[0]]
             found[line] = (*found.get(line, ()), trace.rank)
     return found
+
+
+def _at_other_end(trace: Trace, signature: int, group: int) -> int | None:
+    """The global rank at the other end of a message of a group, both by their numbers in a trace."""
+    peer = trace.signatures[signature].peer
+    members = trace.groups[group].ranks if group < len(trace.groups) else ()
+    return members[peer] if peer is not None and 0 <= peer < len(members) else None
