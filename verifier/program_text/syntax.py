@@ -6,9 +6,11 @@ The text is parsed, never run or imported. Files are those that records name: wh
 from __future__ import annotations
 
 import ast
+import io
 import os
 import stat
 import threading
+import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -66,9 +68,15 @@ def text_of(file: str) -> Text | None:
         if len(data) > _MOST_BYTES:
             return None
         tree = _parsed(data)
-        return None if _is_deep(tree) else Text(tuple(data.decode("utf-8", "replace").splitlines()), tree)
+        return None if _is_deep(tree) else Text(_lines(data), tree)
     except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return None
+
+
+def _lines(data: bytes) -> tuple[str, ...]:
+    """The lines of a program's text as its interpreter counts them, in its encoding: a form feed ends none."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return tuple(io.TextIOWrapper(io.BytesIO(data), encoding, "replace").read().split("\n"))
 
 
 _PARSING = threading.Lock()
@@ -100,8 +108,9 @@ def _is_deep(tree: ast.Module) -> bool:
     return True
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+@lru_cache(maxsize=64)
+def _functions(tree: ast.Module) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -343,6 +343,10 @@ def _all_leading_to(there: Way, past: Way, depth: int, level: int) -> Iterator[B
                 continue
             if fork is not None and not (number > depth and _is_given(step, frame, there.frames[number - 1])):
                 found.append(Between(fork, frame, there, past))
+            elif step.field == "orelse" and isinstance(step.parent, Loop):
+                # Whoever leaves a loop from inside does not come to its ``else``.
+                left_loop = leaving_forks(step.parent, to_behind=number == depth)
+                found += [Between(one, frame, past, there) for one in left_loop]
             found += exits
         yield from found
 
@@ -354,11 +358,16 @@ def _is_given(step: Step, frame: Source, caller: Source) -> bool:
 
 
 def _caught(there: Way, past: Way, depth: int, level: int) -> Iterator[Between]:
-    """Handlers by which a side left the ``try`` that the other is in, innermost first."""
+    """Handlers by which a side left the ``try`` that the other is in, innermost first.
+
+    In a loop of their own they lead to its next round: that is how attempts are repeated.
+    """
     for number in range(len(there.frames) - 1, depth - 1, -1):
         frame = there.frames[number]
         steps = _steps(frame)
-        for step in reversed(steps[level + 1 :] if number == depth else steps):
+        steps = steps[level + 1 :] if number == depth else steps
+        loops = [place for place, step in enumerate(steps) if isinstance(step.parent, Loop) and step.field == "body"]
+        for step in reversed(steps[: loops[0]] if loops else steps):
             if (fork := caught_fork(step)) is not None:
                 yield Between(fork, frame, past, there)
 
@@ -450,8 +459,15 @@ def _calls_once(way: Way, since: Sequence[Source], depth: int) -> bool:
     if _common(way.frames, since) < max(len(way.frames), len(since)) or not all(steps):
         return False
     repeats = any(isinstance(step.parent, Loop) for one in steps[1:] for step in one)
-    names = [name_of(call.func) for call in calls_in(steps[-1][-1].statement)]
+    calls = calls_in(steps[-1][-1].statement)
+    names = [name_of(call.func) for call in calls if not _is_of_torch(call)]
     return names == [_op(way.side)] and not repeats
+
+
+def _is_of_torch(call: ast.Call) -> bool:
+    """True for ``torch.ones(3)`` and the like: a function of torch itself, which calls no code of the program."""
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return isinstance(of, ast.Name) and of.id == "torch"
 
 
 def _is_earlier(one: Sequence[Source], other: Sequence[Source]) -> bool:
