@@ -183,6 +183,22 @@ elif rank == 3:
     dist.recv(shape, 0)
     dist.recv(torch.empty(shape.tolist()), 0)
 """,
+    "workers that ask unequally often": """
+task = torch.zeros(2)
+if rank == 0:
+    left = size - 1
+    while left:
+        worker = dist.recv(task)
+        if task[0] < 0:
+            left -= 1
+        else:
+            dist.send(task + 1, worker)
+else:
+    for number in range(rank):
+        dist.send(torch.tensor([1.0, number]), 0)
+        dist.recv(task, 0)
+    dist.send(torch.tensor([-1.0, 0.0]), 0)
+""",
     "a peer of the same number as a size": """
 count = torch.tensor([3])
 dist.all_reduce(count, dist.ReduceOp.MAX)
