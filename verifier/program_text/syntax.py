@@ -138,6 +138,11 @@ class Step:
 
 def steps_to(function: Function, line: int) -> list[Step]:
     """The way from a function to a line in it, outermost statement first."""
+    return [*_way_to(function, line)]
+
+
+@lru_cache(maxsize=1024)
+def _way_to(function: Function, line: int) -> tuple[Step, ...]:
     found: list[Step] = []
     parent: ast.AST = function
     while not found or not isinstance(parent, Scope):
@@ -146,7 +151,7 @@ def steps_to(function: Function, line: int) -> list[Step]:
             break
         found.append(step)
         parent = step.statement
-    return found
+    return tuple(found)
 
 
 def _only_waits(block: Sequence[ast.stmt]) -> bool:
