@@ -413,8 +413,9 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     """True if the program comes from its last call to where ``a`` is before it comes to where ``b`` is.
 
     ``since`` is the stack of that call, outermost frame first; empty if it has made none that is known. The answer is
-    None for lines that are not in one block of a function, and for a line that may have made that call and another one
-    in one visit; also if it is not known where a program that may come again was.
+    None for lines that are not in one block of a function, in which that of a ``with`` counts as what it stands in, and
+    for a line that may have made that call and another one in one visit; also if it is not known where a program that
+    may come again was.
     """
     depth = _common(a.frames, b.frames)
     stacks = [stack for stack in (since, a.frames, b.frames) if stack]
@@ -424,8 +425,11 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     loops = {tuple(id(step.parent) for step in _steps(frame) if isinstance(step.parent, Loop)) for frame in at}
     if len({_place(frame) for frame in at}) > 1 or len(loops) > 1 or not all(map(_steps, at)):
         return None
-    mine, theirs = (_steps(way.frames[depth])[-1] for way in (a, b))
+    mine, theirs = (_outside_of_with(_steps(way.frames[depth])) for way in (a, b))
     if (id(mine.parent), mine.field) != (id(theirs.parent), theirs.field):
+        return None
+    if mine.statement is theirs.statement and a.frames[depth].line != b.frames[depth].line:
+        # The line of a ``with`` may be that of what it calls as it is left.
         return None
     lines = a.frames[depth].line, b.frames[depth].line
     if not since:
@@ -436,6 +440,14 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     rounds = [(line <= came, line) for line in lines]
     comes_round = _comes_again(_steps(since[depth]), since[:depth])
     return rounds[0] < rounds[1] if comes_round or not any(again for again, _ in rounds) else None
+
+
+def _outside_of_with(steps: Sequence[Step]) -> Step:
+    """The innermost statement around a line that is in no block of a ``with``, into which every way leads."""
+    place = len(steps) - 1
+    while place and isinstance(steps[place].parent, ast.With | ast.AsyncWith):
+        place -= 1
+    return steps[place]
 
 
 def forks_of_rounds(a: Way, b: Way) -> Iterator[Between]:

@@ -1352,6 +1352,32 @@ def test_a_line_in_a_branch_may_not_have_been_on_the_way(tmp_path: Path) -> None
     assert judged(side([0, 2], at(path, "one")), side([1], at(path, "two")), ran=ran).code == "SC102"
 
 
+WITHIN = """
+    def step():
+        for n in sizes:
+            with context(n):  # head
+                loss.backward()  # inside
+                all_reduce(g)  # last
+            all_reduce(h)  # behind
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "code"),
+    [
+        ("inside", "behind", "SC202"),
+        ("last", "behind", "SC202"),
+        ("head", "behind", "SC202"),
+        ("head", "last", "SC102"),
+    ],
+)
+def test_the_block_of_a_with_is_on_everybodys_way(one: str, other: str, code: str, tmp_path: Path) -> None:
+    path = program(tmp_path, WITHIN)
+    ran = Ran(lambda ranks, file, low, high: True, before=lambda side: at(path, "behind").stack)
+    finding = judged(side([0, 1, 3], at(path, one)), side([2], at(path, other)), ran=ran)
+    assert (finding.code, finding.culprits) == (code, (2,) if code == "SC202" else ())
+
+
 def test_where_a_program_comes_again_its_first_call_is_of_any_round(tmp_path: Path) -> None:
     path = program(tmp_path, "def step():\n    for n in sizes:\n        first(n)  # one\n        second(n)  # two\n")
     asked = side([0, 2], at(path, "two")), side([1], at(path, "one"))
