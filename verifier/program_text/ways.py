@@ -413,9 +413,9 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     """True if the program comes from its last call to where ``a`` is before it comes to where ``b`` is.
 
     ``since`` is the stack of that call, outermost frame first; empty if it has made none that is known. The answer is
-    None for lines that are not in one block of a function, in which that of a ``with`` counts as what it stands in, and
-    for a line that may have made that call and another one in one visit; also if it is not known where a program that
-    may come again was.
+    None for lines that are not in one block of a function, in which those of ``with`` and ``try`` count as what they
+    stand in, and for a line that may have made that call and another one in one visit; also if it is not known where a
+    program that may come again was.
     """
     depth = _common(a.frames, b.frames)
     stacks = [stack for stack in (since, a.frames, b.frames) if stack]
@@ -425,11 +425,7 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     loops = {tuple(id(step.parent) for step in _steps(frame) if isinstance(step.parent, Loop)) for frame in at}
     if len({_place(frame) for frame in at}) > 1 or len(loops) > 1 or not all(map(_steps, at)):
         return None
-    mine, theirs = (_outside_of_with(_steps(way.frames[depth])) for way in (a, b))
-    if (id(mine.parent), mine.field) != (id(theirs.parent), theirs.field):
-        return None
-    if mine.statement is theirs.statement and a.frames[depth].line != b.frames[depth].line:
-        # The line of a ``with`` may be that of what it calls as it is left.
+    if not _are_in_one_block(*(_steps(way.frames[depth]) for way in (a, b))):
         return None
     lines = a.frames[depth].line, b.frames[depth].line
     if not since:
@@ -442,12 +438,22 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     return rounds[0] < rounds[1] if comes_round or not any(again for again, _ in rounds) else None
 
 
-def _outside_of_with(steps: Sequence[Step]) -> Step:
-    """The innermost statement around a line that is in no block of a ``with``, into which every way leads."""
-    place = len(steps) - 1
-    while place and isinstance(steps[place].parent, ast.With | ast.AsyncWith):
-        place -= 1
-    return steps[place]
+def _are_in_one_block(one: Sequence[Step], other: Sequence[Step]) -> bool:
+    """True if two lines, by the ways to them, stand in one block, or below two of its statements that all come to.
+
+    The line of a ``with`` itself may be that of what it calls as it is left.
+    """
+    pairs = ((x, y) for x in _on_every_way(one) for y in _on_every_way(other))
+    same = ((x, y) for x, y in pairs if (id(x.parent), x.field) == (id(y.parent), y.field))
+    return any(x.statement is not y.statement or (x, y) == (one[-1], other[-1]) for x, y in same)
+
+
+def _on_every_way(steps: Sequence[Step]) -> Iterator[Step]:
+    """The statements around a line, innermost first, as long as all who come to the next one come into its block."""
+    for step in reversed(steps):
+        yield step
+        if step.field != "body" or not isinstance(step.parent, ast.With | ast.AsyncWith | ast.Try):
+            return
 
 
 def forks_of_rounds(a: Way, b: Way) -> Iterator[Between]:

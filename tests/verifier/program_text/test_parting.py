@@ -1358,6 +1358,12 @@ WITHIN = """
             with context(n):  # head
                 loss.backward()  # inside
                 all_reduce(g)  # last
+            try:
+                all_reduce(p)  # tried
+            except ValueError:
+                all_reduce(q)  # caught
+            except OSError:
+                pass
             all_reduce(h)  # behind
 """
 
@@ -1368,10 +1374,14 @@ WITHIN = """
         ("inside", "behind", "SC202"),
         ("last", "behind", "SC202"),
         ("head", "behind", "SC202"),
-        ("head", "last", "SC102"),
+        ("inside", "last", "SC202"),
+        ("inside", "tried", "SC202"),
+        ("tried", "behind", "SC202"),
+        ("caught", "behind", "SC102"),
+        ("head", "last", "SC102"),  # the context may call this line as it is left
     ],
 )
-def test_the_block_of_a_with_is_on_everybodys_way(one: str, other: str, code: str, tmp_path: Path) -> None:
+def test_the_block_of_a_with_or_a_try_is_on_everybodys_way(one: str, other: str, code: str, tmp_path: Path) -> None:
     path = program(tmp_path, WITHIN)
     ran = Ran(lambda ranks, file, low, high: True, before=lambda side: at(path, "behind").stack)
     finding = judged(side([0, 1, 3], at(path, one)), side([2], at(path, other)), ran=ran)
