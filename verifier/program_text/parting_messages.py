@@ -4,7 +4,7 @@ A rank that sends to all workers waits for the one that does not receive. What t
 worker does differs from the other workers by the fork that is looked for. If no other rank makes such an end, as along
 a pipeline, it is the fork that leads to the line of the peer's earlier ends, or of those that others make for the rank
 as far from them, if the peer came past that line without a call; or the exit by which the peer left the loop, or the
-round, in which the other one waits. The one end of a message that is unlike those that others make at its line is told
+round, in which the other one waits, or a round at a line where all others made more ends. The one end of a message that is unlike those that others make at its line is told
 apart from these.
 """
 
@@ -39,6 +39,8 @@ _ASKED = 64
 """Ranks whose messages are looked at."""
 _LATELY = 64
 """Calls of a peer, the last ones, among which the one before its line is looked for."""
+_WITNESSES = 2
+"""Ranks that made one end oftener than another rank, which may have left out a round."""
 _HALF = 32
 """Bits of a number of two halves."""
 
@@ -212,8 +214,30 @@ def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[
             parting = parting_of((maker, past), ran)
             if parting is not None:
                 yield parting if ranks else replace(parting, sides=parting.sides[-1:])
-        if _has_gone_on(finding, peer) and (left := exit_between(side, past, ran)) is not None:
+        if not _has_gone_on(finding, peer):
+            continue
+        if (left := exit_between(side, past, ran)) is not None:
             yield left
+        yield from _rounds_left_out(traces, peer, waiting.rank, call, ran)
+
+
+def _rounds_left_out(traces: Mapping[int, Trace], peer: int, rank: int, call: Call, ran: Ran) -> Iterator[Parting]:
+    """The conditions by which a peer left out a round at the line of its ends for a rank, which others made oftener.
+
+    All others that were there, and as often as each other.
+    """
+    ends = _other_ends([traces[peer]] if peer in traces else [], call.op, lambda _, to: to == rank)
+    for line in ends:
+        op = OTHER_END[call.op]
+        often = {one: count for one, trace in [*traces.items()][:_ASKED] if (count := _often_made(trace, line, op))}
+        mine = often.pop(peer, 0)
+        if len(often) < _WITNESSES or len(set(often.values())) > 1 or mine >= min(often.values()):
+            continue
+        others = tuple(sorted(often))
+        maker = Side(others, Call(op, ""), (RankSource(others[0], line),))
+        parting = parting_of((maker, Side((peer,), None, (RankSource(peer, line),), past=True)), ran)
+        if parting is not None:
+            yield parting
 
 
 def _has_gone_on(finding: Finding, peer: int) -> bool:

@@ -234,3 +234,44 @@ def test_an_end_that_is_unlike_others_at_its_line_is_told_apart_from_these(
     if found.parted is not None:
         assert found.parted.source.line == 1
         assert found.parted.sides == (((2,), "found it true"), ((0,), "found it false"))
+
+
+RING = """
+    for step in range(3):
+        if rank == 0:
+            dist.send(task, 1)  # first
+            dist.recv(task, 3)  # last
+        else:
+            dist.recv(task, rank - 1)  # recv
+            if late:
+                continue
+            dist.send(task, (rank + 1) % 4)  # send
+    dist.barrier()  # barrier
+"""
+
+
+@pytest.mark.parametrize("often", [(3, 3), (3, 2)])
+def test_a_rank_that_made_fewer_ends_than_all_others_left_out_a_round(often: tuple[int, int], tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(dedent(RING).lstrip())
+    waits = Call("recv", "recv", (), TASK, peer=3, tag=0)
+
+    def trace(rank: int, rounds: int) -> MemoryTrace:
+        records = []
+        for place in range(rounds + (rank == 3)):
+            records.append(message(path, "recv", rank - 1, 2 * place + 1))
+            if not (rank == 3 and place == 1):
+                records.append(message(path, "send", (rank + 1) % 4, 2 * place + 2))
+        return trace_of(rank, 4, [WORLD], [*records, Record("0", 1, BARRIER, at(path, "barrier"), State.STARTED)])
+
+    first = [replace(message(path, "recv", 3, number), source=at(path, "last")) for number in (1, 2, 3)]
+    first[2] = replace(first[2], state=State.STARTED)
+    traces = [trace_of(0, 4, [WORLD], first), trace(1, often[0]), trace(2, often[1]), trace(3, 2)]
+    sides = (
+        Side((0,), waits, (RankSource(0, at(path, "last")),)),
+        Side((3,), BARRIER, (RankSource(3, at(path, "barrier")),)),
+    )
+    asked = Finding("SC204", Severity.ERROR, "", WORLD, ranks=(0, 3), sides=sides)
+    [found] = with_partings_of_messages([asked], traces, ran_by(traces))
+    parted = None if found.parted is None else (found.parted.source.code, found.parted.sides)
+    assert parted == (("if late:", (((1, 2), "did not take it"), ((3,), "took it"))) if often == (3, 3) else None)
