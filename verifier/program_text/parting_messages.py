@@ -4,8 +4,8 @@ A rank that sends to all workers waits for the one that does not receive. What t
 worker does differs from the other workers by the fork that is looked for. If no other rank makes such an end, as along
 a pipeline, it is the fork that leads to the line of the peer's earlier ends, or of those that others make for the rank
 as far from them, if the peer came past that line without a call; or the exit by which the peer left the loop, or the
-round, in which the other one waits, or a round at a line where all others made more ends. The one end of a message that is unlike those that others make at its line is told
-apart from these.
+round, in which the other one waits, or a round at a line where all others made more ends. The one end of a message
+that is unlike those that others make at its line is told apart from these.
 """
 
 from __future__ import annotations
