@@ -42,7 +42,7 @@ _listeners: list[Callable[[object], object]] = []
 
 
 def on_comparison(listener: Callable[[object], object]) -> None:
-    """Call ``listener`` with the outcome of each comparison, truth test or hash of a tainted number."""
+    """Call ``listener`` with the outcome of each comparison, truth test, hash or conversion of a tainted number."""
     _listeners[:] = [listener]
 
 
