@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -232,5 +233,5 @@ def test_the_work_for_a_condition_that_parts_many_groups_grows_with_their_number
 
     found = [parted(number) for number in range(320)]
     assert len(one_per_condition(found, [])) == 1
-    few, many = (lines_run(lambda count=count: one_per_condition(found[:count], [])) for count in (40, 320))
+    few, many = (lines_run(partial(one_per_condition, found[:count], [])) for count in (40, 320))
     assert many < 10 * few
