@@ -9,11 +9,12 @@ from textwrap import dedent
 import pytest
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace
+from simcoll.core.trace import MemoryTrace, record_at
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.program_text.parting import ran_by, with_partings
 from simcoll.verifier.program_text.parting_messages import with_partings_of_messages
+from tests.support.effort import lines_run
 from tests.support.traces import trace_of
 
 TASK = (Buffer((2,), "float32"),)
@@ -275,3 +276,28 @@ def test_a_rank_that_made_fewer_ends_than_all_others_left_out_a_round(often: tup
     [found] = with_partings_of_messages([asked], traces, ran_by(traces))
     parted = None if found.parted is None else (found.parted.source.code, found.parted.sides)
     assert parted == (("if late:", (((1, 2), "did not take it"), ((3,), "took it"))) if often == (3, 3) else None)
+
+
+def test_calls_and_groups_that_are_no_messages_cost_no_more_than_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(dedent(PROGRAM).lstrip())
+    waits = Call("send", "send", TASK, peer=3, tag=0)
+    sides = (
+        Side((0,), waits, (RankSource(0, at(path, "send")),)),
+        Side((3,), BARRIER, (RankSource(3, at(path, "barrier")),)),
+    )
+    finding = Finding("SC304", Severity.ERROR, "", ranks=(0, 3), sides=sides)
+
+    def work(count: int) -> int:
+        groups = [WORLD, *(Group(str(number), "", (0, 1, 2, 3)) for number in range(1, count))]
+        traces = []
+        for one in job(path, passed_by=False):
+            shapes = ((Buffer((size,), "float32"),) for size in range(count))
+            more = [
+                Record("0", 1, Call("all_reduce", "allreduce", shape, shape), at(path, "barrier")) for shape in shapes
+            ]
+            records = [record for row in range(len(one.slots)) if (record := record_at(one, row)) is not None]
+            traces.append(trace_of(one.rank, 4, groups, [*more, *records]))
+        return lines_run(lambda: with_partings_of_messages([finding], traces, ran_by(traces)))
+
+    assert work(320) < 16 * work(40)
