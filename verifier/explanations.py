@@ -209,8 +209,8 @@ def _reported_missing(inquiry: Inquiry) -> list[Finding]:
 def _came_late(inquiry: Inquiry) -> list[Finding]:
     """By the times in the records, ranks came to a call after others had given up waiting for them there.
 
-    A rank that was in another call meanwhile was held up there, and is not late. Collectives that were completed before
-    show how far the clocks of different hosts are apart.
+    A rank that was in another call meanwhile, or gave up another one itself, was held up there, and is not late.
+    Collectives that were completed before show how far the clocks of different hosts are apart.
     """
     return came_late(inquiry.late)
 

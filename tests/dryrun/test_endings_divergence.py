@@ -117,6 +117,48 @@ while True:
     if stop.item() == 1:
         break
 """,
+    "a stop that becomes an int": """
+for step in range(8):
+    stop = torch.tensor([float(rank + step == size + 1)])
+    dist.all_reduce(stop)
+    if int(stop.item()):
+        break
+    dist.all_reduce(torch.rand(100))
+""",
+    "an error that becomes another float": """
+error, worst = 8.0 if rank == 1 else 1.0, float("inf")
+while worst > 0.5:
+    error /= 2
+    most = torch.tensor([error])
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    worst = float(most.item())
+""",
+    "a perplexity": """
+import math
+best, bad = float("inf"), 0
+while bad < 2:
+    loss = torch.rand(1)
+    dist.all_reduce(loss)
+    perplexity = math.exp(loss.item())
+    best, bad = (perplexity, 0) if perplexity < best else (best, bad + 1)
+""",
+    "a loss that is no number": """
+import math
+for step in range(4):
+    loss = torch.tensor([float("nan") if rank == step else 1.0])
+    dist.all_reduce(loss)
+    if math.isnan(loss.item()):
+        continue
+    dist.all_reduce(torch.rand(100))
+""",
+    "a flag that is asked for its truth": """
+for step in range(8):
+    stop = torch.tensor(int(rank + step == size + 1))
+    dist.all_reduce(stop)
+    if stop.is_nonzero():
+        break
+    dist.all_reduce(torch.rand(100))
+""",
     "a stop that follows from a stop": """
 for epoch in range(2):
     for step in range(10):
@@ -140,6 +182,22 @@ elif rank == 3:
     shape = torch.zeros(2, dtype=torch.long)
     dist.recv(shape, 0)
     dist.recv(torch.empty(shape.tolist()), 0)
+""",
+    "workers that ask unequally often": """
+task = torch.zeros(2)
+if rank == 0:
+    left = size - 1
+    while left:
+        worker = dist.recv(task)
+        if task[0] < 0:
+            left -= 1
+        else:
+            dist.send(task + 1, worker)
+else:
+    for number in range(rank):
+        dist.send(torch.tensor([1.0, number]), 0)
+        dist.recv(task, 0)
+    dist.send(torch.tensor([-1.0, 0.0]), 0)
 """,
     "a peer of the same number as a size": """
 count = torch.tensor([3])

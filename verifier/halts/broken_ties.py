@@ -9,7 +9,7 @@ something agree, nor by groups that have made no call twice: those may have anot
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -34,22 +34,47 @@ _Course: TypeAlias = tuple[tuple[Call, tuple[Source, ...]], ...]
 
 def with_broken_ties(findings: Sequence[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
     """The findings; those of two sides of a group without a majority name the one that no such group bears out."""
-    by_rank = {trace.rank: trace for trace in traces}
-    return tuple(_broken(one, by_rank) if _is_tie(one) else one for one in findings)
+    job = _Job({trace.rank: trace for trace in traces})
+    return tuple(_broken(one, job) if _is_tie(one) else one for one in findings)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """The ranks' records, and what was asked of them: each of thousands of groups asks the others the same."""
+
+    traces: Mapping[int, Trace]
+    _groups: tuple[Group, ...] | None = None
+    _courses: dict[tuple[int, Group, int], _Course | None] = field(default_factory=dict)
+    _same: dict[_Course, _Course] = field(default_factory=dict)
+
+    def groups(self) -> tuple[Group, ...]:
+        """The groups that the first ranks know."""
+        if self._groups is None:
+            asked = [*self.traces.values()][:_ASKED]
+            self._groups = tuple(dict.fromkeys(one for trace in asked for one in trace.groups))
+        return self._groups
+
+    def course(self, rank: int, group: Group, last: int) -> _Course | None:
+        """A rank's collectives of a group up to one, one object for all that are equal; None as of :func:`_course`."""
+        key = rank, group, last
+        if key not in self._courses:
+            course = _course(self.traces.get(rank), group, last)
+            self._courses[key] = None if course is None else self._same.setdefault(course, course)
+        return self._courses[key]
 
 
 def _is_tie(finding: Finding) -> bool:
     return finding.severity is Severity.ERROR and not finding.culprits and len(finding.sides) == 2
 
 
-def _broken(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
+def _broken(finding: Finding, job: _Job) -> Finding:
     if finding.code == DEADLOCK_CYCLE.code:
-        return _in_order(finding, traces)
+        return _in_order(finding, job)
     known = finding.code in _CODES and finding.group is not None and finding.sequence is not None
-    return _decided(finding, traces) if known else finding
+    return _decided(finding, job) if known else finding
 
 
-def _in_order(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
+def _in_order(finding: Finding, job: _Job) -> Finding:
     """The finding on ranks that wait for each other in two collectives: the others made the first one, or came without.
 
     Only ranks that wait in the other one are asked; they are there on the way that its members have in common.
@@ -60,17 +85,16 @@ def _in_order(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
         place = one.place
         if place is None or place.rank is not None or other.place is None or other.place.rank is not None:
             return finding
-        course = _course(traces.get(one.ranks[0]), place.group, place.number)
+        course = job.course(one.ranks[0], place.group, place.number)
         if course is None or not _has_come_round(course):
             continue
         lackers = tuple(rank for rank in other.ranks if rank in place.group.ranks)
         votes: dict[bool, list[int]] = {True: [], False: []}
-        for group in _alike(place.group, traces):
+        for group in _alike(place.group, job):
             for rank in (rank for rank in group.ranks if rank in other.ranks):
-                trace = traces.get(rank)
-                if _course(trace, group, place.number) == course:
+                if job.course(rank, group, place.number) == course:
                     votes[True].append(rank)
-                elif place.number > 1 and _course(trace, group, place.number - 1) == course[:-1]:
+                elif place.number > 1 and job.course(rank, group, place.number - 1) == course[:-1]:
                     votes[False].append(rank)
         if votes[True] and not votes[False] and lackers:
             named.append((lackers, f"{ranks_text(votes[True])} made their {course[-1][0].op} before"))
@@ -89,18 +113,18 @@ def _without(parted: Parting, ranks: set[int]) -> Parting:
     return replace(parted, sides=tuple((side, did) for side, did in sides if side))
 
 
-def _decided(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
+def _decided(finding: Finding, job: _Job) -> Finding:
     group, last = finding.group, finding.sequence
     assert group is not None
     assert last is not None
-    courses = [_course_of(side, traces, group, last) for side in finding.sides]
+    courses = [_course_of(side, job, group, last) for side in finding.sides]
     if courses[0] == courses[1]:
         return finding
-    votes = _on_the_way(finding, group, last, traces)
+    votes = _on_the_way(finding, group, last, job.traces)
     where = "on their way there"
     if not any(votes):
         where = "in other such groups"
-        votes = _in_other_groups(courses, group, last, traces)
+        votes = _in_other_groups(courses, group, last, job)
     if bool(votes[0]) == bool(votes[1]):
         return finding
     right, wrong = finding.sides if votes[0] else finding.sides[::-1]
@@ -110,16 +134,15 @@ def _decided(finding: Finding, traces: Mapping[int, Trace]) -> Finding:
     return replace(finding, culprits=tuple(sorted(wrong.ranks)), message=message)
 
 
-def _in_other_groups(
-    courses: Sequence[_Course | None], group: Group, last: int, traces: Mapping[int, Trace]
-) -> list[list[int]]:
+def _in_other_groups(courses: Sequence[_Course | None], group: Group, last: int, job: _Job) -> list[list[int]]:
     """The ranks of other groups that made the calls of one side up to the last one, for each of the two."""
     votes: list[list[int]] = [[], []]
-    for other in _alike(group, traces):
+    round_again = [known if known is not None and _has_come_round(known) else None for known in courses]
+    for other in _alike(group, job) if any(round_again) else ():
         for rank in other.ranks:
-            course = _course(traces.get(rank), other, last)
-            for place, known in enumerate(courses):
-                if known is not None and course == known and _has_come_round(known):
+            course = job.course(rank, other, last)
+            for place, known in enumerate(round_again):
+                if known is not None and course is known:
                     votes[place].append(rank)
     return votes
 
@@ -153,20 +176,19 @@ def _has_come_round(course: _Course) -> bool:
     return len(set(course)) < len(course)
 
 
-def _alike(group: Group, traces: Mapping[int, Trace]) -> list[Group]:
+def _alike(group: Group, job: _Job) -> list[Group]:
     """The other groups of a group's description and size, without its ranks."""
-    found = dict.fromkeys(one for trace in [*traces.values()][:_ASKED] for one in trace.groups)
     mine = set(group.ranks)
     return [
         one
-        for one in found
+        for one in job.groups()
         if (one.description, len(one.ranks)) == (group.description, len(group.ranks)) and mine.isdisjoint(one.ranks)
     ]
 
 
-def _course_of(side: Side, traces: Mapping[int, Trace], group: Group, last: int) -> _Course | None:
+def _course_of(side: Side, job: _Job, group: Group, last: int) -> _Course | None:
     """The calls of a side's ranks; None where they are not one course."""
-    courses = {_course(traces.get(rank), group, last) for rank in side.ranks}
+    courses = {job.course(rank, group, last) for rank in side.ranks}
     return courses.pop() if len(courses) == 1 else None
 
 

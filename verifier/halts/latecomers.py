@@ -48,7 +48,7 @@ def late_calls(job: Job) -> list[LateCall]:
     """The calls that ranks failed in for want of others who came later, in order of time.
 
     Empty for a job that ended well, whose program has handled it. A rank that stood in another call when the others
-    gave up was held up there, and is not counted.
+    gave up, or had just given up itself there, was held up, and is not counted.
     """
     if job.clean or any(trace.unknown for trace in job.traces.values()):
         return []
@@ -145,7 +145,7 @@ def _late(
     for rank, other in others.items():
         if other is not None and _needs(group, record, first, rank):
             after = other.scheduled_ns - record.finished_ns - _ahead(job, group, rank, first)
-            if after > 0 and not _stood(job.traces[rank], other, after):
+            if after > 0 and not _stood(job.traces[rank], other, after, record.finished_ns - record.scheduled_ns):
                 late[rank] = other, after
     if late:
         yield LateCall(group, {rank: one for rank, one in waited.items() if rank not in late}, late)
@@ -221,12 +221,17 @@ def _completed(trace: Trace, group: Group) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _stood(trace: Trace, record: Record, after: int) -> bool:
-    """True if a late rank was in another call when the others gave up, ``after`` nanoseconds before it came."""
+def _stood(trace: Trace, record: Record, after: int, waited: int) -> bool:
+    """True if a late rank was in another call when the others gave up, ``after`` nanoseconds before it came.
+
+    Or if it had given up another one itself, in which it had stood for most of the time (ns) that the others waited:
+    calls that began together have their timeouts together.
+    """
     slots, moment = trace.slots, record.scheduled_ns - after
-    begun = slots["scheduled_ns"].astype(np.int64) < moment
+    begun, ended = (slots[name].astype(np.int64) for name in ("scheduled_ns", "finished_ns"))
     awaited = (slots["flags"] & AWAITED) != 0
-    return bool((begun & awaited & (slots["finished_ns"].astype(np.int64) > moment)).any())
+    gave_up = (slots["state"] == State.FAILED) & (ended > moment - waited) & (2 * (ended - begun) > waited)
+    return bool((awaited & (begun < moment) & ((ended > moment) | gave_up)).any())
 
 
 def _dead_before(job: Job, late: LateCall) -> bool:

@@ -78,14 +78,18 @@ def fork_of(step: Step, around: Sequence[Step] = ()) -> Fork | None:
         by_round, settled = varies and _is_of(parent.test, rounds), _is_settled(parent.test, around)
         return Fork(parent.lineno, *lines, *did, alone=alone, varies=varies, by_round=by_round, settled=settled)
     if isinstance(parent, Loop):
+        if step.field == "orelse":
+            return None
         over = getattr(parent, "iter", None)
         return Fork(parent.lineno, *lines, *ROUNDS, loop=True, alike=_is_alike(parent), by_rank=_depends_on_rank(over))
     if step.field.startswith("handler"):
         handler = parent.handlers[int(step.field.split()[1])]  # type: ignore[attr-defined]
         return Fork(handler.lineno, *lines, "caught an exception there", "did not")
-    if step.field.startswith("case"):
-        pattern: ast.pattern = parent.cases[int(step.field.split()[1])].pattern  # type: ignore[attr-defined]
-        return Fork(pattern.lineno, *lines, TOOK, NOT)
+    if isinstance(parent, ast.Match):
+        case = parent.cases[int(step.field.split()[1])]
+        others = [part for one in parent.cases if one is not case for part in (*one.body, one.guard) if part]
+        alone = not ends_outside(step.block) and not any(map(calls_in, others))
+        return Fork(case.pattern.lineno, *lines, TOOK, NOT, alone=alone)
     return None
 
 
@@ -241,8 +245,11 @@ def _leaf(value: ast.expr) -> str:
 
 
 def caught_fork(step: Step) -> Fork | None:
-    """The handler by which ranks leave the body of a ``try`` and come to the statements behind it, if there is one."""
-    handlers: Sequence[ast.ExceptHandler] = getattr(step.parent, "handlers", ()) if step.field == "body" else ()
+    """The handler by which ranks leave the body of a ``try``, or never come to its ``else``, and go on behind it, if
+    there is one.
+    """
+    inside = step.field in ("body", "orelse")
+    handlers: Sequence[ast.ExceptHandler] = getattr(step.parent, "handlers", ()) if inside else ()
     if len(handlers) != 1 or ends_outside(handlers[0].body):
         return None
     fork = fork_of(Step(step.parent, "handler 0", handlers[0].body, 0))

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 from simcoll.core.record import Source
 from simcoll.verifier.program_text.forks import ends_outside
-from simcoll.verifier.program_text.rank_comparisons import Renamed, is_true, number_of, numbers_on
+from simcoll.verifier.program_text.rank_comparisons import (
+    Renamed,
+    calls_it_rank,
+    is_true,
+    number_of,
+    numbers_on,
+)
 from simcoll.verifier.program_text.syntax import (
     Function,
     Loop,
@@ -89,7 +95,7 @@ def shorter_by(at: Source, rank: int, size: int, lacks: ListedMessage, made: Seq
     """
     text = text_of(at.file)
     function = None if text is None else text.function(at.function, at.line)
-    if text is None or function is None:
+    if text is None or function is None or not calls_it_rank(text):
         return None
     changes = list(_changes_at(text, function, at.line))
     known = numbers_on(text, rank, size)

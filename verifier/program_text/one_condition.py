@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,6 +30,9 @@ _ASKED = 64
 _SHOWN = 3
 """Other lines that are named."""
 
+_Line: TypeAlias = tuple[str, int]
+"""A file and a line number."""
+
 
 def one_per_condition(findings: Sequence[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
     """The findings on these traces, in their order, with one for each condition that parted ranks."""
@@ -42,7 +46,7 @@ def one_per_condition(findings: Sequence[Finding], traces: Sequence[Trace]) -> t
             cause = _Cause(finding.parted)
             causes.append(cause)
         if cause is not None:
-            cause.findings[place] = finding
+            cause.take(place, finding)
             places[place] = cause
     told = [places[place].told(place) if place in places else finding for place, finding in enumerate(findings)]
     return tuple(one for one in told if one is not None)
@@ -54,26 +58,42 @@ def _rank_of(finding: Finding) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Cause:
-    """A condition, if it is known, and the findings whose ranks it parted, by their places."""
+    """A condition, if it is known, and the findings whose ranks it parted, by their places.
+
+    What these have in common with a further one is kept: a condition may part ranks in thousands of groups.
+    """
 
     parted: Parting | None
     findings: dict[int, Finding] = field(default_factory=dict)
+    _by_group: dict[Group | None, list[Finding]] = field(default_factory=dict)
+    _peers: set[frozenset[int]] = field(default_factory=set)
+    _places: set[frozenset[_Line]] = field(default_factory=set)
+    _ways: set[tuple[_Line, ...]] = field(default_factory=set)
+
+    def take(self, place: int, finding: Finding) -> None:
+        """Add a finding."""
+        self.findings[place] = finding
+        self._by_group.setdefault(finding.group, []).append(finding)
+        self._peers.add(_missed(finding))
+        self._places.add(_lines(finding))
+        if self.parted is not None:
+            self._ways |= _callers(finding, self.parted)
 
     def explains(self, finding: Finding, traces: Mapping[int, Trace]) -> bool:
         """True for a finding whose ranks this condition parted."""
-        found = self.findings.values()
+        found = self._by_group.get(finding.group, ())
         if self.parted is not None and any(_follows(finding, one, self.parted, traces) for one in found):
             return True
         if finding.parted is None:
             peers = _missed(finding)
-            return bool(peers) and any(_missed(one) == peers for one in found)
+            return bool(peers) and peers in self._peers
         if self.parted is None or _line(finding.parted.source) != _line(self.parted.source):
             return False
         if self.parted.behind:
             # Values of several calls may depend on one comparison with the rank, each by a mistake of its own.
-            return any(_lines(finding) == _lines(one) for one in found)
-        callers, known = _callers(finding, self.parted), set().union(*(_callers(one, self.parted) for one in found))
-        return not callers or not known or not callers.isdisjoint(known) or not _is_local(self.parted.source)
+            return _lines(finding) in self._places
+        callers = _callers(finding, self.parted)
+        return not callers or not self._ways or not callers.isdisjoint(self._ways) or not _is_local(self.parted.source)
 
     def told(self, place: int) -> Finding | None:
         """The finding that stands for the cause, in the first place of its findings; None in the other places."""
@@ -96,14 +116,14 @@ class _Cause:
         )
 
 
-def _line(source: Source) -> tuple[str, int]:
+def _line(source: Source) -> _Line:
     return source.file, source.line
 
 
-def _missed(finding: Finding) -> set[int]:
+def _missed(finding: Finding) -> frozenset[int]:
     """The ranks that lack the other end of the message that a rank waits for."""
     asked = finding.code == P2P_UNMATCHED.code and finding.severity is Severity.ERROR and finding.sides
-    return set(finding.ranks) - set(finding.sides[0].ranks) if asked else set()
+    return frozenset(finding.ranks).difference(finding.sides[0].ranks) if asked else frozenset()
 
 
 def _waiting(others: Sequence[Finding]) -> str:
@@ -112,8 +132,8 @@ def _waiting(others: Sequence[Finding]) -> str:
     return f"{ranks_text(waiting)} {verb(tuple(waiting), 'waits', 'wait')} for {ranks_text(_missed(others[0]))} as well"
 
 
-def _lines(finding: Finding) -> set[tuple[str, int]]:
-    return {_line(one.source) for side in finding.sides for one in side.sources}
+def _lines(finding: Finding) -> frozenset[_Line]:
+    return frozenset(_line(one.source) for side in finding.sides for one in side.sources)
 
 
 def _stacks(side: Side) -> Iterator[tuple[Source, ...]]:
@@ -128,7 +148,7 @@ def _frames(stack: Sequence[Source], parted: Source) -> tuple[Source, ...]:
     return tuple(stack[places[0] :]) if places else ()
 
 
-def _callers(finding: Finding, parted: Parting) -> set[tuple[tuple[str, int], ...]]:
+def _callers(finding: Finding, parted: Parting) -> set[tuple[_Line, ...]]:
     """The ways by which ranks came to the function of the condition."""
     stacks = (stack for side in finding.sides for stack in _stacks(side))
     frames = (_frames(stack, parted.source) for stack in stacks)
@@ -188,13 +208,16 @@ def _steps(frame: Source) -> list[Step]:
 
 
 def _follows(finding: Finding, first: Finding, parted: Parting, traces: Mapping[int, Trace]) -> bool:
-    """True for calls of a loop that nobody skips alone, where ranks had parted in the loop by this condition.
+    """True, of two findings on one group, for calls of a loop that nobody skips alone, where ranks had parted in it by
+    this condition.
 
     Each round makes them, or these ranks made them equally often. Once ranks have parted, the calls of later rounds are
     paired by what they look like.
     """
+    if finding.code not in _PRESENCE or first.sequence is None:
+        return False
     around = [step.parent for step in _steps(parted.source) if isinstance(step.parent, Loop)]
-    if finding.code not in _PRESENCE or finding.group != first.group or first.sequence is None or not around:
+    if not around:
         return False
     if finding.parted is not None:
         heads = {(parted.source.file, getattr(loop, "lineno", 0)) for loop in around}

@@ -4,8 +4,8 @@ A rank that sends to all workers waits for the one that does not receive. What t
 worker does differs from the other workers by the fork that is looked for. If no other rank makes such an end, as along
 a pipeline, it is the fork that leads to the line of the peer's earlier ends, or of those that others make for the rank
 as far from them, if the peer came past that line without a call; or the exit by which the peer left the loop, or the
-round, in which the other one waits. The one end of a message that is unlike those that others make at its line is told
-apart from these.
+round, in which the other one waits, or a round at a line where all others made more ends. The one end of a message
+that is unlike those that others make at its line is told apart from these.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ _ASKED = 64
 """Ranks whose messages are looked at."""
 _LATELY = 64
 """Calls of a peer, the last ones, among which the one before its line is looked for."""
+_WITNESSES = 2
+"""Ranks that made one end oftener than another rank, which may have left out a round."""
+_HALF = 32
+"""Bits of a number of two halves."""
 
 
 def with_partings_of_messages(findings: Sequence[Finding], traces: Sequence[Trace], ran: Ran) -> tuple[Finding, ...]:
@@ -218,11 +222,32 @@ def _partings(finding: Finding, traces: dict[int, Trace], ran: Ran) -> Iterator[
             parting = parting_of((maker, past), ran)
             if parting is not None:
                 yield parting if ranks else replace(parting, sides=parting.sides[-1:])
-        told = finding.parted is not None and finding.parted.behind
-        if told and _came_as_often(traces, peer, waiting.rank, _stands(side, waiting.rank)):
+        if not _has_gone_on(finding, peer):
             continue
-        if _has_gone_on(finding, peer) and (left := exit_between(side, past, ran)) is not None:
+        told = finding.parted is not None and finding.parted.behind
+        came = told and _came_as_often(traces, peer, waiting.rank, _stands(side, waiting.rank))
+        if not came and (left := exit_between(side, past, ran)) is not None:
             yield left
+        yield from _rounds_left_out(traces, peer, waiting.rank, call, ran)
+
+
+def _rounds_left_out(traces: Mapping[int, Trace], peer: int, rank: int, call: Call, ran: Ran) -> Iterator[Parting]:
+    """The conditions by which a peer left out a round at the line of its ends for a rank, which others made oftener.
+
+    All others that were there, and as often as each other.
+    """
+    ends = _other_ends([traces[peer]] if peer in traces else [], call.op, lambda _, to: to == rank)
+    for line in ends:
+        op = OTHER_END[call.op]
+        often = {one: count for one, trace in [*traces.items()][:_ASKED] if (count := _often_made(trace, line, op))}
+        mine = often.pop(peer, 0)
+        if len(often) < _WITNESSES or len(set(often.values())) > 1 or mine >= min(often.values()):
+            continue
+        others = tuple(sorted(often))
+        maker = Side(others, Call(op, ""), (RankSource(others[0], line),))
+        parting = parting_of((maker, Side((peer,), None, (RankSource(peer, line),), past=True)), ran)
+        if parting is not None:
+            yield parting
 
 
 def _came_as_often(traces: Mapping[int, Trace], peer: int, rank: int, line: Source | None) -> bool:
@@ -319,15 +344,23 @@ def _other_ends(
     """
     found: dict[Source, tuple[int, ...]] = {}
     for trace in traces:
-        slots, wanted = trace.slots, dict[tuple[int, int], bool]()
-        for number, call in enumerate(trace.signatures):
-            for index, group in enumerate(trace.groups):
-                known = call.op == OTHER_END[op] and call.peer is not None and 0 <= call.peer < len(group.ranks)
-                wanted[number, index] = known and is_wanted(trace.rank, group.ranks[call.peer or 0])
-        rows = np.flatnonzero((slots["p2p_sequence"] > 0) & (slots["state"] == State.COMPLETED))[::-1]
-        calls = zip(*(slots[name][rows].tolist() for name in ("signature", "group", "source")), strict=True)
-        last = next((source for call, group, source in calls if wanted.get((call, group))), None)
-        if last is not None and last < len(trace.sources):
-            line = trace.sources[last]
+        slots = trace.slots
+        ends = [number for number, call in enumerate(trace.signatures) if call.op == OTHER_END[op]]
+        completed = (slots["p2p_sequence"] > 0) & (slots["state"] == State.COMPLETED)
+        rows = np.flatnonzero(completed & np.isin(slots["signature"], ends))
+        # A rank knows many groups and calls, and makes few of the calls in few of the groups.
+        kinds = (slots["signature"][rows].astype(np.int64) << _HALF) + slots["group"][rows]
+        to = {kind: _at_other_end(trace, *divmod(kind, 1 << _HALF)) for kind in np.unique(kinds).tolist()}
+        wanted = [kind for kind, rank in to.items() if rank is not None and is_wanted(trace.rank, rank)]
+        last = slots["source"][rows[np.isin(kinds, wanted)][-1:]].tolist()
+        if last and last[0] < len(trace.sources):
+            line = trace.sources[last[0]]
             found[line] = (*found.get(line, ()), trace.rank)
     return found
+
+
+def _at_other_end(trace: Trace, signature: int, group: int) -> int | None:
+    """The global rank at the other end of a message of a group, both by their numbers in a trace."""
+    peer = trace.signatures[signature].peer
+    members = trace.groups[group].ranks if group < len(trace.groups) else ()
+    return members[peer] if peer is not None and 0 <= peer < len(members) else None

@@ -18,7 +18,15 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from simcoll.verifier.program_text.forks import RANK_NAMES
-from simcoll.verifier.program_text.syntax import Function, Text, head_of, name_of, nodes_within, steps_to
+from simcoll.verifier.program_text.syntax import (
+    Function,
+    Text,
+    calls_in,
+    head_of,
+    name_of,
+    nodes_within,
+    steps_to,
+)
 
 _Expression = TypeVar("_Expression", bound=ast.expr)
 
@@ -110,6 +118,11 @@ def number_of(node: ast.expr, rank: int, known: Mapping[str, int]) -> int | None
     return rank if _is_rank(node) else None
 
 
+def calls_it_rank(text: Text) -> bool:
+    """True unless a program gives a rank in a group a name by which others have the rank in the job."""
+    return not any(name.rpartition(".")[2] in RANK_NAMES for name in places_in_groups(text))
+
+
 def numbers_on(text: Text, rank: int, size: int) -> dict[str, int]:
     """The names that a program binds once, to what follows from the rank and the number of ranks, and their values."""
     known: dict[str, int] = {}
@@ -140,9 +153,28 @@ def _is_rank(node: ast.AST, kind: _Kind = _IN_JOB) -> bool:
     if _is_in_environment(node, kind.variable) or _is_variable(node, kind.variable):
         return True
     if isinstance(node, ast.Call):
-        return not node.args and not node.keywords and _is_rank(node.func, kind)
+        return not node.args and not node.keywords and not _is_in_group(node) and _is_rank(node.func, kind)
     name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
     return name in kind.names
+
+
+_RANKS_IN_GROUPS: Final = frozenset({"get_group_rank", "get_local_rank", "rank"})
+"""Methods that tell a rank in a group, or in a dimension of a mesh."""
+
+
+def _is_in_group(call: ast.Call) -> bool:
+    """True for a call that gives a rank in a group: ``dist.get_rank(group)``, ``group.rank()``."""
+    if name_of(call.func) == "get_rank":
+        return bool(call.args or call.keywords)
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _RANKS_IN_GROUPS
+
+
+@lru_cache(maxsize=64)
+def places_in_groups(text: Text) -> frozenset[str]:
+    """The names that a program gives a rank in a group, and attributes of ``self``, by whatever other names they go."""
+    given = (pair for node in ast.walk(text.tree) for pair in _given(node))
+    made = (target for target, value in given if any(_is_in_group(call) for call in calls_in(value)))
+    return frozenset(key for target in made for key in _keys_in([target]))
 
 
 class Renamed(ast.NodeTransformer):
@@ -251,8 +283,8 @@ def _attributes_of_rank(text: Text, kind: _Kind = _IN_JOB) -> frozenset[str]:
 
 
 def _given(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
-    """The targets of a statement that are given a value, and the values."""
-    if isinstance(node, ast.AnnAssign) and node.value is not None:
+    """The targets of an assignment that are given a value, and the values."""
+    if isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
         return [(node.target, node.value)]
     return _pairs(node) if isinstance(node, ast.Assign) else []
 
@@ -401,7 +433,11 @@ def comparisons_behind(
         steps = steps[1:]
     for step in steps if heads else steps[:1]:
         nodes = _behind(text, function, head_of(step.statement), entered)
-        behind = (node for node in nodes if isinstance(node, ast.Compare) and id(node) not in found)
+        behind = (
+            node
+            for node in nodes
+            if isinstance(node, ast.Compare) and id(node) not in found and not _keys_in([node]) & places_in_groups(text)
+        )
         chosen = _chosen_in(head_of(step.statement))
         in_order = sorted(behind, key=lambda node: (id(node) not in chosen, node.lineno))
         found.update((id(node), node) for node in in_order)

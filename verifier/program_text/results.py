@@ -13,6 +13,7 @@ from simcoll.spec.table import Rooted
 from simcoll.verifier.program_text.syntax import (
     Function,
     Scope,
+    Step,
     blocks_of,
     calls_in,
     head_of,
@@ -64,8 +65,9 @@ _HARMLESS: Final = _COMPUTING | _JOINING | _SHOWING | _VIEWING | _TOLD_BY_TYPE
 def reads_between(call: Source, following: Source) -> bool:
     """True if the statements between a call and a ``following`` one read the tensor that the call brings its result in.
 
-    False wherever the text does not tell: where the two are no statements of one block, the call is not the only one
-    of its statement, the place of its result is no plain name, or the reading depends on a condition.
+    False wherever the text does not tell: where no block around the call has the following one further down, the call
+    is not the only one of its statement, the place of its result is no plain name, or the reading depends on a
+    condition.
     """
     text = text_of(call.file)
     if text is None or (text.line(call.line), text.line(following.line)) != (call.code, following.code):
@@ -73,13 +75,26 @@ def reads_between(call: Source, following: Source) -> bool:
     function = text.function(call.function, call.line)
     if function is None or call.file != following.file:
         return False
-    for one, other in zip(steps_to(function, call.line), steps_to(function, following.line), strict=False):
+    steps, others = steps_to(function, call.line), steps_to(function, following.line)
+    for level, (one, other) in enumerate(zip(steps, others, strict=False)):
         if one.place() != other.place():
-            same = one.place()[:2] == other.place()[:2]
-            between = one.block[one.index + 1 : other.index] if same else ()
-            name = _result_of(one.statement)
-            return name != "" and _is_read(name, between)
+            same = one.place()[:2] == other.place()[:2] and one.index < other.index
+            name = _result_of(steps[-1].statement) if same else ""
+            # The rest of the blocks around the call, and what stands before the other one.
+            inner = [statement for step in reversed(steps[level + 1 :]) for statement in _rest_of(step)]
+            return name != "" and _is_read(name, [*inner, *one.block[one.index + 1 : other.index]])
     return False
+
+
+def _rest_of(step: Step) -> Sequence[ast.stmt]:
+    """The statements behind one in its block, up to the first that may leave the block."""
+    rest = step.block[step.index + 1 :]
+    leaves = (place for place, one in enumerate(rest) if any(map(_may_leave, (one, *nodes_within(one)))))
+    return rest[: next(leaves, len(rest))]
+
+
+def _may_leave(node: ast.AST) -> bool:
+    return isinstance(node, ast.Break | ast.Continue | ast.Return | ast.Raise)
 
 
 def _result_of(statement: ast.stmt) -> str:

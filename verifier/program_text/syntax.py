@@ -6,9 +6,11 @@ The text is parsed, never run or imported. Files are those that records name: wh
 from __future__ import annotations
 
 import ast
+import io
 import os
 import stat
 import threading
+import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -66,9 +68,15 @@ def text_of(file: str) -> Text | None:
         if len(data) > _MOST_BYTES:
             return None
         tree = _parsed(data)
-        return None if _is_deep(tree) else Text(tuple(data.decode("utf-8", "replace").splitlines()), tree)
+        return None if _is_deep(tree) else Text(_lines(data), tree)
     except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return None
+
+
+def _lines(data: bytes) -> tuple[str, ...]:
+    """The lines of a program's text as its interpreter counts them, in its encoding: a form feed ends none."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return tuple(io.TextIOWrapper(io.BytesIO(data), encoding, "replace").read().split("\n"))
 
 
 _PARSING = threading.Lock()
@@ -100,8 +108,9 @@ def _is_deep(tree: ast.Module) -> bool:
     return True
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+@lru_cache(maxsize=64)
+def _functions(tree: ast.Module) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +138,11 @@ class Step:
 
 def steps_to(function: Function, line: int) -> list[Step]:
     """The way from a function to a line in it, outermost statement first."""
+    return [*_way_to(function, line)]
+
+
+@lru_cache(maxsize=1024)
+def _way_to(function: Function, line: int) -> tuple[Step, ...]:
     found: list[Step] = []
     parent: ast.AST = function
     while not found or not isinstance(parent, Scope):
@@ -137,7 +151,7 @@ def steps_to(function: Function, line: int) -> list[Step]:
             break
         found.append(step)
         parent = step.statement
-    return found
+    return tuple(found)
 
 
 def _only_waits(block: Sequence[ast.stmt]) -> bool:

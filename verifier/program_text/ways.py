@@ -343,6 +343,10 @@ def _all_leading_to(there: Way, past: Way, depth: int, level: int) -> Iterator[B
                 continue
             if fork is not None and not (number > depth and _is_given(step, frame, there.frames[number - 1])):
                 found.append(Between(fork, frame, there, past))
+            elif step.field == "orelse" and isinstance(step.parent, Loop):
+                # Whoever leaves a loop from inside does not come to its ``else``.
+                left_loop = leaving_forks(step.parent, to_behind=number == depth)
+                found += [Between(one, frame, past, there) for one in left_loop]
             found += exits
         yield from found
 
@@ -354,11 +358,16 @@ def _is_given(step: Step, frame: Source, caller: Source) -> bool:
 
 
 def _caught(there: Way, past: Way, depth: int, level: int) -> Iterator[Between]:
-    """Handlers by which a side left the ``try`` that the other is in, innermost first."""
+    """Handlers by which a side left the ``try`` that the other is in, innermost first.
+
+    In a loop of their own they lead to its next round: that is how attempts are repeated.
+    """
     for number in range(len(there.frames) - 1, depth - 1, -1):
         frame = there.frames[number]
         steps = _steps(frame)
-        for step in reversed(steps[level + 1 :] if number == depth else steps):
+        steps = steps[level + 1 :] if number == depth else steps
+        loops = [place for place, step in enumerate(steps) if isinstance(step.parent, Loop) and step.field == "body"]
+        for step in reversed(steps[: loops[0]] if loops else steps):
             if (fork := caught_fork(step)) is not None:
                 yield Between(fork, frame, past, there)
 
@@ -404,8 +413,9 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     """True if the program comes from its last call to where ``a`` is before it comes to where ``b`` is.
 
     ``since`` is the stack of that call, outermost frame first; empty if it has made none that is known. The answer is
-    None for lines that are not in one block of a function, and for a line that may have made that call and another one
-    in one visit; also if it is not known where a program that may come again was.
+    None for lines that are not in one block of a function, in which those of ``with`` and ``try`` count as what they
+    stand in, and for a line that may have made that call and another one in one visit; also if it is not known where a
+    program that may come again was.
     """
     depth = _common(a.frames, b.frames)
     stacks = [stack for stack in (since, a.frames, b.frames) if stack]
@@ -415,8 +425,7 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     loops = {tuple(id(step.parent) for step in _steps(frame) if isinstance(step.parent, Loop)) for frame in at}
     if len({_place(frame) for frame in at}) > 1 or len(loops) > 1 or not all(map(_steps, at)):
         return None
-    mine, theirs = (_steps(way.frames[depth])[-1] for way in (a, b))
-    if (id(mine.parent), mine.field) != (id(theirs.parent), theirs.field):
+    if not _are_in_one_block(*(_steps(way.frames[depth]) for way in (a, b))):
         return None
     lines = a.frames[depth].line, b.frames[depth].line
     if not since:
@@ -427,6 +436,24 @@ def comes_first(since: Sequence[Source], a: Way, b: Way) -> bool | None:
     rounds = [(line <= came, line) for line in lines]
     comes_round = _comes_again(_steps(since[depth]), since[:depth])
     return rounds[0] < rounds[1] if comes_round or not any(again for again, _ in rounds) else None
+
+
+def _are_in_one_block(one: Sequence[Step], other: Sequence[Step]) -> bool:
+    """True if two lines, by the ways to them, stand in one block, or below two of its statements that all come to.
+
+    The line of a ``with`` itself may be that of what it calls as it is left.
+    """
+    pairs = ((x, y) for x in _on_every_way(one) for y in _on_every_way(other))
+    same = ((x, y) for x, y in pairs if (id(x.parent), x.field) == (id(y.parent), y.field))
+    return any(x.statement is not y.statement or (x, y) == (one[-1], other[-1]) for x, y in same)
+
+
+def _on_every_way(steps: Sequence[Step]) -> Iterator[Step]:
+    """The statements around a line, innermost first, as long as all who come to the next one come into its block."""
+    for step in reversed(steps):
+        yield step
+        if step.field != "body" or not isinstance(step.parent, ast.With | ast.AsyncWith | ast.Try):
+            return
 
 
 def forks_of_rounds(a: Way, b: Way) -> Iterator[Between]:
@@ -450,8 +477,15 @@ def _calls_once(way: Way, since: Sequence[Source], depth: int) -> bool:
     if _common(way.frames, since) < max(len(way.frames), len(since)) or not all(steps):
         return False
     repeats = any(isinstance(step.parent, Loop) for one in steps[1:] for step in one)
-    names = [name_of(call.func) for call in calls_in(steps[-1][-1].statement)]
+    calls = calls_in(steps[-1][-1].statement)
+    names = [name_of(call.func) for call in calls if not _is_of_torch(call)]
     return names == [_op(way.side)] and not repeats
+
+
+def _is_of_torch(call: ast.Call) -> bool:
+    """True for ``torch.ones(3)`` and the like: a function of torch itself, which calls no code of the program."""
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return isinstance(of, ast.Name) and of.id == "torch"
 
 
 def _is_earlier(one: Sequence[Source], other: Sequence[Source]) -> bool:

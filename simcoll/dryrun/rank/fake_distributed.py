@@ -214,6 +214,7 @@ def _creator(
             taint=taint.taint,
             blank=lambda: bool(taint.paused),
             answer=_answering(taint, given, messages),
+            has_next=(lambda call, peer: False) if messages is None else messages.has_next,
         )
         group = RecordedFakeGroup(options.store, place, size, inner=inner)
         group.taint, group.caller, group.counter = taint, threads, counter

@@ -2,7 +2,7 @@
 
 A dry run uses it in place of whatever backend the program asks for. The result is the one that the rank would get if
 all ranks had its inputs; tensors without memory (fake ones, those on ``meta``) stay unchanged. A receive from any
-source receives from the other ranks in turn.
+source receives from the other ranks in turn, first from those that are known to have sent it one more message.
 
 :func:`symmetric_outputs` computes such a result without the other ranks' parts. It follows from the properties of the
 call's row (whether it reduces, which buffers it divides, where its root is) and equals the row's ``result`` where all
@@ -133,11 +133,15 @@ Answer = Callable[[Call, Sequence[torch.Tensor], Sequence[Array]], "tuple[Output
 """The outputs of a call with these inputs and whether they are certain; None where they are unknown."""
 
 
+HasNext = Callable[[Call, int], bool]
+"""Whether a peer (group rank) is known to have sent a message for a receive that this rank has not taken yet."""
+
+
 class FakeProcessGroup(PythonProcessGroup):
     """One rank's side of a group of ``size`` ranks, the others of which do not exist.
 
     ``taint`` is called with every result that is not certain; ``answer`` may know some results. While ``blank()`` is
-    true, data from another root is zero.
+    true, data from another root is zero. ``has_next`` knows the messages for receives from any source.
     """
 
     def __init__(
@@ -150,11 +154,13 @@ class FakeProcessGroup(PythonProcessGroup):
         taint: Taint = lambda tensors: None,
         blank: Callable[[], bool] = lambda: False,
         answer: Answer = lambda call, tensors, inputs: None,
+        has_next: HasNext = lambda call, peer: False,
     ) -> None:
         super().__init__(rank, size, store, name)
         self._taint = taint
         self._blank = blank
         self._known = answer
+        self._has_next = has_next
         self._any_source_receives = 0
 
     def shutdown(self) -> None:
@@ -205,14 +211,19 @@ class FakeProcessGroup(PythonProcessGroup):
             self._taint([tensor for tensor, result in zip(outputs, results, strict=True) if result is not None])
 
     def _source_of(self, call: Call) -> int:
-        """The group rank that a receive gets its message from: the named peer, or else each other rank in turn."""
+        """The group rank that a receive gets its message from: the named peer, or else each other rank in turn.
+
+        Those come first that are known to have sent one more.
+        """
         if call.peer is not None and call.peer >= 0:
             return call.peer
         others = [rank for rank in range(self.size()) if rank != self._rank]
         if call.peer is None or not others:
             return self._rank
+        place = self._any_source_receives % len(others)
         self._any_source_receives += 1
-        return others[(self._any_source_receives - 1) % len(others)]
+        turn = [*others[place:], *others[:place]]
+        return next((rank for rank in turn if self._has_next(call, rank)), turn[0])
 
 
 class FakeWork(Work):

@@ -186,10 +186,9 @@ class GroupMessages:
         peer = call.peer
         if peer is None or not 0 <= peer < len(self._members) or sum(one.elements for one in buffers) > _MOST_ELEMENTS:
             return None
-        ends = (peer, self._place) if call.outputs else (self._place, peer)
-        key = *ends, call.tag or 0
-        self._counts[key] = count = self._counts.get(key, 0) + 1
-        name = f"message {self._group} {key} {count}"
+        key = self._key(call, peer)
+        name = self._name_of_next(key)
+        self._counts[key] = self._counts.get(key, 0) + 1
         if not call.outputs:
             if (document := written_arrays(inputs)) is not None:
                 self._sent.put(name, json.dumps([guessed, document]).encode())
@@ -203,6 +202,17 @@ class GroupMessages:
             return None
         shaped: Outputs = [np.reshape(array, buffer.shape) for array, buffer in zip(arrays, call.outputs, strict=True)]
         return shaped, self._trusted and not guessed
+
+    def has_next(self, call: Call, peer: int) -> bool:
+        """True if a peer is known to have sent a message for a receive that this rank has not taken yet."""
+        return self._sent.peek(self._members[peer], self._name_of_next(self._key(call, peer))) is not None
+
+    def _key(self, call: Call, peer: int) -> tuple[int, int, int]:
+        ends = (peer, self._place) if call.outputs else (self._place, peer)
+        return *ends, call.tag or 0
+
+    def _name_of_next(self, key: tuple[int, int, int]) -> str:
+        return f"message {self._group} {key} {self._counts.get(key, 0) + 1}"
 
 
 class SharedObjects:

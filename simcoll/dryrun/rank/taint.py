@@ -12,14 +12,16 @@ the program takes; listeners are called with its outcome.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from types import FrameType
-from typing import Any, SupportsIndex
+from types import BuiltinFunctionType, FrameType
+from typing import Any, SupportsIndex, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.jit import _builtins
 
 from simcoll.core.patches import Patches
 from simcoll.core.record import source_document
@@ -40,7 +42,7 @@ _listeners: list[Callable[[object], object]] = []
 
 
 def on_comparison(listener: Callable[[object], object]) -> None:
-    """Call ``listener`` with the outcome of each comparison, truth test or hash of a tainted number."""
+    """Call ``listener`` with the outcome of each comparison, truth test, hash or conversion of a tainted number."""
     _listeners[:] = [listener]
 
 
@@ -68,7 +70,20 @@ class TaintedFloat(float):
         return float, (float.__float__(self),)
 
     def __int__(self) -> int:
-        return taint_converted(float.__int__(self))
+        return taint_converted(_noted(float.__int__(self)))
+
+    def __float__(self) -> float:
+        return _noted(float.__float__(self))
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _noted(value: _Number) -> _Number:
+    """The plain number that the program makes of a tainted float: what it does with that is not seen."""
+    for listener in _listeners:
+        listener(value)
+    return value
 
 
 def tainted(value: Any) -> Any:
@@ -137,6 +152,19 @@ for _kind, _base in ((TaintedInt, int), (TaintedFloat, float)):
         setattr(_kind, f"__{_name}__", _comparing(_base, f"__{_name}__"))
 
 
+def _calculating(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of ``math``: what it makes of a tainted number is tainted, and a truth is a branch of the program."""
+
+    @functools.wraps(function)
+    def calculate(*args: Any, **kwargs: Any) -> Any:
+        value = function(*args, **kwargs)
+        if not any(type(one) in (TaintedInt, TaintedFloat) for one in args):
+            return value
+        return _noted(value) if type(value) is bool else tainted(value)
+
+    return calculate
+
+
 _MOST_BRANCHES = 1 << 14
 """At most so many are recorded of a rank."""
 
@@ -189,6 +217,13 @@ class TaintTracker:
         for module in (torch, torch.random, torch.cuda, torch.cuda.random):
             seeds = module in (torch.cuda, torch.cuda.random)
             patches.wrap(module, "set_rng_state", functools.partial(self._setting, seeds=seeds))
+        for name, function in [*vars(math).items()]:
+            if isinstance(function, BuiltinFunctionType):
+                operator, calculate = _builtins._find_builtin(function), _calculating(function)
+                patches.replace(math, name, calculate)
+                if operator is not None:
+                    # The compiler of torch.jit knows the functions of ``math`` by their identities.
+                    _builtins._register_builtin(calculate, operator)
         on_comparison(self.note)
 
     def _reading(self, method: Callable[..., Any], *, keeps: bool) -> Callable[..., Any]:

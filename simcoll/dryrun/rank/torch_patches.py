@@ -50,6 +50,8 @@ _MOST_VALUES = 1 << 16
 
 _COMPARE = (torch.equal, torch.allclose, torch.Tensor.equal, torch.Tensor.allclose)
 
+_ASK_FOR_TRUTH = (torch.is_nonzero, torch.Tensor.is_nonzero)
+
 Compute = Callable[[Any, Sequence[torch.Tensor], tuple[Any, ...], dict[str, Any]], Any]
 """Runs an operator, given the tensors among its arguments and all its arguments."""
 
@@ -197,6 +199,8 @@ class FunctionMode(TorchFunctionMode):
             # A program that compares whole tensors expects them to be equal.
             self._taint.note()
             return True
+        if func in _ASK_FOR_TRUTH:
+            return bool(next(tensors_in((*args, *kwargs.values()))))
         asked = kwargs.get("device") if self._devices is not None else None
         result: Any
         if self._devices is not None and is_cuda_attention(func, args, kwargs):

@@ -12,6 +12,7 @@ from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.describe import NO_MAJORITY
 from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.halts.broken_ties import with_broken_ties
+from tests.support.effort import lines_run
 from tests.support.traces import trace_of
 
 PAIRS = [Group("1", "tp", (0, 1)), Group("2", "tp", (2, 3))]
@@ -114,3 +115,20 @@ def test_in_a_deadlock_the_others_order_tells() -> None:
     [told] = with_broken_ties([finding], ranks)
     assert told.culprits == (1,)
     assert told.message.endswith("; ranks 2-3 made their all_reduce before")
+
+
+def test_the_calls_of_other_groups_are_read_once_for_all_findings() -> None:
+    text = "aabcaabcaabc"
+
+    def work(count: int) -> int:
+        pairs = [Group(str(number), "tp", (2 * number, 2 * number + 1)) for number in range(count)]
+        made, found = [], []
+        for pair in pairs:
+            for rank, calls in zip(pair.ranks, (text, text[:-1]), strict=True):
+                records = [call(ord(one), 4, pair, number) for number, one in enumerate(calls, 1)]
+                made.append(trace_of(rank, 2 * count, [pair], records))
+            sides = tuple(Side((rank,), None) for rank in pair.ranks)
+            found.append(Finding("SC202", Severity.ERROR, "", pair, len(text), pair.ranks, (), sides))
+        return lines_run(lambda: with_broken_ties(found, made))
+
+    assert work(64) < 32 * work(8)

@@ -78,10 +78,12 @@ def test_ranks_that_lost_a_peer_are_no_culprits_where_nobody_is_known_to_be_late
     assert (found.code, found.culprits) == ("SC701", ())
 
 
-def test_a_rank_that_stood_in_another_call_is_not_blamed() -> None:
+@pytest.mark.parametrize("stood_until", [9, 5.99])
+def test_a_rank_that_stood_in_another_call_is_not_blamed(stood_until: float) -> None:
+    """It is held up there when the others give up, or has just given up itself, for which a thread comes here."""
     pair = Group("1", "pair", (1, 2))
     gave_up, came = call(1, 2, 6, State.FAILED), call(1, 10, 10.1, State.FAILED)
-    stood = replace(call(1, 1, 9), group="1")
+    stood = replace(call(1, 1, stood_until, State.COMPLETED if stood_until > 6 else State.FAILED), group="1")
     [found] = judge(
         [
             rank(0, [gave_up], failed(gave_up, TIMED_OUT)),
@@ -90,6 +92,20 @@ def test_a_rank_that_stood_in_another_call_is_not_blamed() -> None:
         ]
     ).findings
     assert (found.code, found.culprits) == ("SC701", ())
+
+
+def test_a_call_that_failed_at_once_held_nobody_up() -> None:
+    pair = Group("1", "pair", (1, 2))
+    gave_up, came = call(1, 2, 6, State.FAILED), call(1, 10, 10.1, State.FAILED)
+    lost = replace(call(1, 3, 3.5, State.FAILED), group="1")
+    found = judge(
+        [
+            rank(0, [gave_up], failed(gave_up, TIMED_OUT)),
+            trace_of(1, 3, [WORLD, pair], [lost, came], mode="record", events=failed(came, CLOSED)),
+            trace_of(2, 3, [WORLD, pair], [lost, call(1, 3, 6.1, State.FAILED)], mode="record"),
+        ]
+    ).findings
+    assert [(one.code, one.culprits) for one in found if one.code == "SC201"] == [("SC201", (1,))]
 
 
 def test_a_message_that_is_sent_too_late_is_its_senders_fault() -> None:

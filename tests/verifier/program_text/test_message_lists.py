@@ -158,6 +158,12 @@ OPEN = {
             ops.append(P2POp(dist.irecv, y, left))
     """,
     "none": "ops = made(x, y)",
+    "one of a rank in a group": """
+        rank = dist.get_rank(group)
+        ops = [P2POp(dist.isend, x, right)]
+        if rank != 2:
+            ops.append(P2POp(dist.irecv, y, left))
+    """,
     "more than a few that it may be": """
         ops = [P2POp(dist.isend, x, right)]
         if batch.a and batch.b:

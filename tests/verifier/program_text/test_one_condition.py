@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -11,9 +12,10 @@ import pytest
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.program_text.one_condition import one_per_condition
+from tests.support.effort import lines_run
 from tests.support.traces import trace_of
 
 X = (Buffer((4,), "float32", "cpu"),)
@@ -208,3 +210,28 @@ def test_messages_that_wait_for_one_rank_are_one_finding(tmp_path: Path) -> None
     told = one_per_condition(found, [])
     assert [one.message.partition(" (")[2] for one in told] == ["rank 3 waits for rank 2 as well)", ""]
     assert told[0].ranks == (1, 2, 3)
+
+
+def test_the_work_for_a_condition_that_parts_many_groups_grows_with_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    others = "".join(f"def other{number}():\n    pass\n" for number in range(50))
+    path.write_text(f"{others}for batch in batches:\n    if odd:\n        reduce(batch)\n    meet(batch)\n")
+    code = path.read_text().splitlines()
+
+    def at(line: int) -> Source:
+        return Source(str(path), line, "<module>", code[line - 1].strip())
+
+    def parted(number: int) -> Finding:
+        ranks = 2 * number, 2 * number + 1
+        sides = (
+            Side(ranks[:1], OPS["reduce"], (RankSource(ranks[0], at(103)),)),
+            Side(ranks[1:], None, (), stood=at(104)),
+        )
+        parting = Parting(at(102), ((ranks[:1], "took it"), (ranks[1:], "did not take it")))
+        group = Group(str(number), "pair", ranks)
+        return Finding("SC202", Severity.ERROR, "", group, sequence=3, ranks=ranks, sides=sides, parted=parting)
+
+    found = [parted(number) for number in range(320)]
+    assert len(one_per_condition(found, [])) == 1
+    few, many = (lines_run(partial(one_per_condition, found[:count], [])) for count in (40, 320))
+    assert many < 10 * few

@@ -188,6 +188,31 @@ SHAPES = {
         """,
         ("case 1:", TOOK, NOT),
     ),
+    "the end of a loop that one rank broke off": (
+        """
+        def step():
+            for n in items:
+                if loss > best:
+                    break
+            else:
+                reduce(a)  # one
+            reduce(b)  # other
+        """,
+        ("if loss > best:", NOT, TOOK),
+    ),
+    "what follows where nothing was raised": (
+        """
+        def step():
+            try:
+                load()
+            except ValueError:
+                pass
+            else:
+                reduce(a)  # one
+            reduce(b)  # other
+        """,
+        ("except ValueError:", "did not", "caught an exception there"),
+    ),
     "a conditional expression": (
         """
         def step():
@@ -281,6 +306,9 @@ SILENT = {
     "a loop over given numbers": "def step():\n    for n in 0, 1:\n        reduce(a)  # one\n    reduce(b)  # other\n",
     "an exception that goes on": (
         "def step():\n    try:\n        reduce(a)  # one\n    except OSError:\n        raise\n    reduce(b)  # other\n"
+    ),
+    "the end of a loop that nobody breaks off": (
+        "def step():\n    for n in x:\n        log()\n    else:\n        reduce(a)  # one\n    reduce(b)  # other\n"
     ),
     "a straight line": "def step():\n    reduce(a)  # one\n    reduce(b)  # other\n",
     "a loop in a straight line": "def step():\n    for n in x:\n        reduce(a)  # one\n        reduce(b)  # other\n",
@@ -1075,6 +1103,53 @@ LATER = """
 """
 
 
+RETRIED = """
+    def step():
+        for attempt in range(3):
+            try:
+                meet()  # one
+                fetch()
+                return
+            except OSError:
+                pass
+
+    def train():
+        step()  # call
+        reduce(b)  # other
+"""
+
+
+def test_a_handler_that_leads_to_the_next_attempt_sent_nobody_past_the_loop(tmp_path: Path) -> None:
+    path = program(tmp_path, RETRIED)
+    sides = side([1], at(path, "call:train", "one:step")), side([0, 2], at(path, "other:train"))
+    assert told(judged(*sides)) is None
+    (tmp_path / "once").mkdir()
+    path = program(tmp_path / "once", RETRIED.replace("for attempt in range(3)", "if True").replace("return", "pass"))
+    sides = side([1], at(path, "call:train", "one:step")), side([0, 2], at(path, "other:train"))
+    caught = ("except OSError:", {"did not": (1,), "caught an exception there": (0, 2)})
+    assert told(judged(*sides)) in (caught, ("if True:", {TOOK: (1,), NOT: (0, 2)}))
+
+
+MATCHED = """
+    def step():
+        match kind:
+            case 2 if rank == 2:
+                reduce(a)  # one
+            case {other}
+        reduce(b)  # other
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "code"), [("_: pass", "SC202"), ("_: reduce(c)", "SC102"), ("1 if reduce(c): pass", "SC102")]
+)
+def test_a_case_that_alone_makes_calls_makes_one_more(other: str, code: str, tmp_path: Path) -> None:
+    path = program(tmp_path, MATCHED.format(other=other))
+    finding = judged(side([0, 1, 3], at(path, "other")), side([2], at(path, "one")))
+    assert (finding.code, finding.culprits) == (code, (2,) if code == "SC202" else ())
+    assert told(finding) == ("case 2 if rank == 2:", {TOOK: (2,), NOT: (0, 1, 3)})
+
+
 @pytest.mark.parametrize("ranks", [(0,), (0, 2, 3)])
 def test_a_skipped_call_that_shows_at_a_later_one_is_one_where_the_ranks_came_apart(
     ranks: tuple[int, ...], tmp_path: Path
@@ -1251,6 +1326,8 @@ CACHED = """
     [
         ("all_reduce(g)", ("one",), "SC202", (1,)),  # the others came round without the second
         ("all_reduce(g)", ("two", "inner:size"), "SC202", (0, 2)),  # rank 1 came past the first
+        ("all_reduce(torch.cat([g, h]))", ("one",), "SC202", (1,)),  # torch's functions call none of the program
+        ("all_reduce(meet(g))", ("one",), "SC102", ()),  # another function may
         ("model(g).backward()", ("one",), "SC102", ()),  # both calls may be of one visit
         ("all_reduce(g)", (), "SC102", ()),  # the last call is not known
     ],
@@ -1273,6 +1350,42 @@ def test_a_line_in_a_branch_may_not_have_been_on_the_way(tmp_path: Path) -> None
     )
     ran = Ran(lambda ranks, file, low, high: True, before=lambda side: at(path, "zero").stack)
     assert judged(side([0, 2], at(path, "one")), side([1], at(path, "two")), ran=ran).code == "SC102"
+
+
+WITHIN = """
+    def step():
+        for n in sizes:
+            with context(n):  # head
+                loss.backward()  # inside
+                all_reduce(g)  # last
+            try:
+                all_reduce(p)  # tried
+            except ValueError:
+                all_reduce(q)  # caught
+            except OSError:
+                pass
+            all_reduce(h)  # behind
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "code"),
+    [
+        ("inside", "behind", "SC202"),
+        ("last", "behind", "SC202"),
+        ("head", "behind", "SC202"),
+        ("inside", "last", "SC202"),
+        ("inside", "tried", "SC202"),
+        ("tried", "behind", "SC202"),
+        ("caught", "behind", "SC102"),
+        ("head", "last", "SC102"),  # the context may call this line as it is left
+    ],
+)
+def test_the_block_of_a_with_or_a_try_is_on_everybodys_way(one: str, other: str, code: str, tmp_path: Path) -> None:
+    path = program(tmp_path, WITHIN)
+    ran = Ran(lambda ranks, file, low, high: True, before=lambda side: at(path, "behind").stack)
+    finding = judged(side([0, 1, 3], at(path, one)), side([2], at(path, other)), ran=ran)
+    assert (finding.code, finding.culprits) == (code, (2,) if code == "SC202" else ())
 
 
 def test_where_a_program_comes_again_its_first_call_is_of_any_round(tmp_path: Path) -> None:

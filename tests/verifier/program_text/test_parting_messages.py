@@ -9,11 +9,12 @@ from textwrap import dedent
 import pytest
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace
+from simcoll.core.trace import MemoryTrace, record_at
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.program_text.parting import ran_by, with_partings
 from simcoll.verifier.program_text.parting_messages import with_partings_of_messages
+from tests.support.effort import lines_run
 from tests.support.traces import trace_of
 
 TASK = (Buffer((2,), "float32"),)
@@ -278,3 +279,69 @@ def test_the_exit_of_a_round_is_none_for_a_peer_that_made_as_many_messages_there
     [told] = with_partings_of_messages(with_partings([finding], ran), traces, ran)
     assert told.parted is not None
     assert told.parted.source.code == condition
+
+
+RING = """
+    for step in range(3):
+        if rank == 0:
+            dist.send(task, 1)  # first
+            dist.recv(task, 3)  # last
+        else:
+            dist.recv(task, rank - 1)  # recv
+            if late:
+                continue
+            dist.send(task, (rank + 1) % 4)  # send
+    dist.barrier()  # barrier
+"""
+
+
+@pytest.mark.parametrize("often", [(3, 3), (3, 2)])
+def test_a_rank_that_made_fewer_ends_than_all_others_left_out_a_round(often: tuple[int, int], tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(dedent(RING).lstrip())
+    waits = Call("recv", "recv", (), TASK, peer=3, tag=0)
+
+    def trace(rank: int, rounds: int) -> MemoryTrace:
+        records = []
+        for place in range(rounds + (rank == 3)):
+            records.append(message(path, "recv", rank - 1, 2 * place + 1))
+            if not (rank == 3 and place == 1):
+                records.append(message(path, "send", (rank + 1) % 4, 2 * place + 2))
+        return trace_of(rank, 4, [WORLD], [*records, Record("0", 1, BARRIER, at(path, "barrier"), State.STARTED)])
+
+    first = [replace(message(path, "recv", 3, number), source=at(path, "last")) for number in (1, 2, 3)]
+    first[2] = replace(first[2], state=State.STARTED)
+    traces = [trace_of(0, 4, [WORLD], first), trace(1, often[0]), trace(2, often[1]), trace(3, 2)]
+    sides = (
+        Side((0,), waits, (RankSource(0, at(path, "last")),)),
+        Side((3,), BARRIER, (RankSource(3, at(path, "barrier")),)),
+    )
+    asked = Finding("SC204", Severity.ERROR, "", WORLD, ranks=(0, 3), sides=sides)
+    [found] = with_partings_of_messages([asked], traces, ran_by(traces))
+    parted = None if found.parted is None else (found.parted.source.code, found.parted.sides)
+    assert parted == (("if late:", (((1, 2), "did not take it"), ((3,), "took it"))) if often == (3, 3) else None)
+
+
+def test_calls_and_groups_that_are_no_messages_cost_no_more_than_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(dedent(PROGRAM).lstrip())
+    waits = Call("send", "send", TASK, peer=3, tag=0)
+    sides = (
+        Side((0,), waits, (RankSource(0, at(path, "send")),)),
+        Side((3,), BARRIER, (RankSource(3, at(path, "barrier")),)),
+    )
+    finding = Finding("SC304", Severity.ERROR, "", ranks=(0, 3), sides=sides)
+
+    def work(count: int) -> int:
+        groups = [WORLD, *(Group(str(number), "", (0, 1, 2, 3)) for number in range(1, count))]
+        traces = []
+        for one in job(path, passed_by=False):
+            shapes = ((Buffer((size,), "float32"),) for size in range(count))
+            more = [
+                Record("0", 1, Call("all_reduce", "allreduce", shape, shape), at(path, "barrier")) for shape in shapes
+            ]
+            records = [record for row in range(len(one.slots)) if (record := record_at(one, row)) is not None]
+            traces.append(trace_of(one.rank, 4, groups, [*more, *records]))
+        return lines_run(lambda: with_partings_of_messages([finding], traces, ran_by(traces)))
+
+    assert work(320) < 16 * work(40)

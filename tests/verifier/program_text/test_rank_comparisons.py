@@ -38,7 +38,10 @@ def test_a_comparison_with_constants_is_computed(text: str, where: Sequence[int]
 
 @pytest.mark.parametrize(
     "text",
-    ["step == 2", "rank < size", "0 < rank < 3", "rank % 0 == 1", "rank in ()", "rank == f(1)", "get_rank(g) == 0"],
+    [
+        *("step == 2", "rank < size", "0 < rank < 3", "rank % 0 == 1", "rank in ()", "rank == f(1)"),
+        *("get_rank(g) == 0", "g.rank() == 0"),
+    ],
 )
 def test_what_the_text_does_not_say_is_not_known(text: str) -> None:
     comparison = ast.parse(text, mode="eval").body
@@ -253,6 +256,15 @@ def test_a_name_that_is_not_always_the_rank_is_none_of_its_names(tmp_path: Path)
             step(r)
     """
     assert parted(tmp_path, text).parted is None
+
+
+@pytest.mark.parametrize("given", ["get_rank(group)", "dist.get_rank(group=group)", "group.rank()", "int(g.rank())"])
+@pytest.mark.parametrize("way", ["rank = {}", "rank: int = {}", "log(rank := {})", "size, rank = 2, {}"])
+def test_a_rank_in_a_group_is_not_the_rank_in_the_job_by_whatever_name(given: str, way: str, tmp_path: Path) -> None:
+    text = f"def step():\n    {way.format(given)}\n    reduce(zeros(12 if rank == 2 else 8))  # here\n"
+    assert parted(tmp_path, text).parted is None
+    (tmp_path / "whole").mkdir()
+    assert parted(tmp_path / "whole", text.replace(given, "dist.get_rank()")).parted is not None
 
 
 @pytest.mark.parametrize("spelled", ["local_rank", "args.local_rank", "int(os.environ['LOCAL_RANK'])"])

@@ -21,6 +21,9 @@ READ = [
     "dist.all_gather_into_tensor(x, y, async_op=True)\nif x.max() > 0:\n    pass\ndist.barrier()",
     "dist.all_reduce(x, async_op=True)\nwith lock:\n    total += x\ndist.barrier()",
     "dist.all_reduce(x, async_op=True)\nx = x / 2\ndist.barrier()",
+    "for k in steps:\n    dist.all_reduce(x, async_op=True)\n    print(x.sum())\ndist.barrier()",
+    "for k in steps:\n    if k:\n        dist.all_reduce(x, async_op=True)\n    y += x\nif y:\n    dist.barrier()",
+    "if late:\n    dist.all_reduce(x, async_op=True)\nprint(x.sum())\ndist.barrier()",
 ]
 NOT_READ = [
     "dist.all_reduce(x, async_op=True)\ndist.barrier()\nprint(x)",
@@ -34,15 +37,20 @@ NOT_READ = [
     "dist.all_reduce(x[1:], async_op=True)\nprint(x)\ndist.barrier()",
     "dist.all_reduce(x, async_op=True)\n\ndef later():\n    print(x)\ndist.barrier()",
     "reduce_all(x)\nprint(x)\ndist.barrier()",
+    "for k in steps:\n    dist.all_reduce(x, async_op=True)\n    if k:\n        continue\n    print(x)\ndist.barrier()",
+    "for k in steps:\n    dist.all_reduce(x, async_op=True)\n    x = make()\nprint(x)\ndist.barrier()",
+    "for k in steps:\n    print(x)\n    dist.all_reduce(x, async_op=True)\ndist.barrier()",
+    "for k in steps:\n    dist.barrier()\n    dist.all_reduce(x, async_op=True)\n    print(x)",
 ]
 
 
 def lines(folder: Path, body: str) -> tuple[Source, Source]:
-    """The line of the first call of a function with this body, and that of its barrier."""
+    """The line of the asynchronous call of a function with this body, or its first one, and that of its barrier."""
     path, text = folder / "train.py", ["def step(x, y):", *(f"    {line}" for line in body.splitlines())]
     path.write_text("\n".join(text))
     last = next(number for number, line in enumerate(text, 1) if line.endswith("dist.barrier()"))
-    first, second = (Source(str(path), number, "step", text[number - 1].strip()) for number in (2, last))
+    call = next((number for number, line in enumerate(text, 1) if "async_op" in line), 2)
+    first, second = (Source(str(path), number, "step", text[number - 1].strip()) for number in (call, last))
     return first, second
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import linecache
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,16 @@ def test_a_text_that_is_nested_too_deeply_is_left_alone(terms: int, read: bool, 
 )
 def test_a_line_that_waits_for_its_own_head_is_that_of_the_head(text: str, depth: int) -> None:
     assert len(syntax.steps_to(ast.parse(text), 1)) == depth
+
+
+@pytest.mark.parametrize(
+    ("before", "encoding"),
+    [("\f", "utf-8"), ('sign = "\u2028\x85"', "utf-8"), ("# -*- coding: latin-1 -*-", "latin-1")],
+)
+def test_lines_are_those_that_the_interpreter_counts(before: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_bytes(f"{before}\r\nlog('m\xfcde')\n".encode(encoding))
+    text = syntax.text_of(str(path))
+    assert text is not None
+    assert text.line(2) == linecache.getline(str(path), 2).strip() == "log('m\xfcde')"
+    assert text.line(3) == ""
