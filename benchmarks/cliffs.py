@@ -132,19 +132,26 @@ def pairs(watch: Stopwatch, jobs: Iterator[Job]) -> Iterator[Pair]:
 
 def table(found: list[Pair], most: int = 12) -> Table:
     """The pairs that lie farthest apart."""
-    names = ("job", "ranks", "records", "extent", "takes", "beside", "ranks", "records", "extent", "takes", "ratio")
-    made = bench_table("verify: jobs beside others like them", *names, left=("job", "beside"))
+    names = ("job", "ranks", "records", "extent", "takes", "unit", "beside", "takes", "ratio")
+    made = bench_table("verify: jobs beside others like them", *names, left=("job", "unit", "beside"))
     for one in sorted(found, key=lambda pair: -pair.ratio / (HARD if pair.whole else CLIFF))[:most]:
-        cells = [
-            (job.scenario, f"{job.ranks:,}", f"{job.records:,}", f"{job.extent or '-'}", _taken(cost, one.whole))
-            for job, cost in ((one.job, one.cost), (one.beside, one.beside_cost))
-        ]
-        made.add_row(*cells[0], *cells[1], f"[{'red' if one.is_cliff else 'green'}]{one.ratio:.1f}")
+        job = one.job
+        made.add_row(
+            *(job.scenario, f"{job.ranks:,}", f"{job.records:,}", f"{job.extent or '-'}"),
+            *(f"{one.cost:.2f}", "s" if one.whole else "us/record", _difference(one), f"{one.beside_cost:.2f}"),
+            f"[{'red' if one.is_cliff else 'green'}]{one.ratio:.1f}",
+        )
     return made
 
 
-def _taken(cost: float, whole: bool) -> str:
-    return f"{cost:.2f} s" if whole else f"{cost:.2f} us"
+def _difference(pair: Pair) -> str:
+    """In what the other job differs."""
+    job, beside = pair.job, pair.beside
+    if beside.scenario != job.scenario:
+        return beside.scenario
+    if beside.ranks != job.ranks:
+        return f"{beside.ranks:,} ranks"
+    return f"{beside.records:,} records" if beside.records != job.records else f"extent {beside.extent}"
 
 
 def main() -> None:

@@ -9,12 +9,18 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import estimate, groups, overhead, page, price, time_estimators, training, value_faults, verify
+from benchmarks import cliffs, estimate, groups, overhead, page, price, time_estimators, training, value_faults, verify
 from benchmarks.costs import Cost
 from benchmarks.tables import WIDTH
+from benchmarks.verify_boxes import Job
 
 COST = Cost(1234.56, 2345.67, 12_345.6, False, 0, b"")
 BOX = verify.Row("pipeline", 100_000, 20_000, ("SC201", "SC304"), COST, COST, COST)
+ODD = Job("unlike lines", 100_000, 20_000, 100_000)
+CLIFFS = [
+    cliffs.Pair(ODD, other, 123.456, 123.456, whole)
+    for other, whole in ((replace(ODD, records=40_000), False), (Job("correct", 100_000, 20_000), True))
+]
 PRICED = price.Row("pipeline", 100_000, 10_000, 1_662_500, COST, COST)
 CALL = overhead.Row(1024, 1 << 20, "async held", dict.fromkeys(overhead.VARIANTS, 0.00123456))
 STEP = training.Row("fsdp2", "wall", 6, 1000, 12.3456, {key: [12.345, 12.345, 12.345] for key in training.COMPARED})
@@ -27,6 +33,7 @@ TABLES = {
     "black boxes": [verify.boxes_table([BOX])],
     "dumps": [verify.dumps_table([BOX])],
     "price": [price.table_of([PRICED])],
+    "cliffs": [cliffs.table(CLIFFS)],
     "overhead": [overhead.table([CALL])],
     "training": [training.table([STEP, replace(STEP, ratios={})])],
     "groups": [groups.table(100, SAMPLES)],
