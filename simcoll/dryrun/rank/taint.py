@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import BuiltinFunctionType, FrameType
 from typing import Any, SupportsIndex, TypeVar
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.jit import _builtins
@@ -152,6 +153,11 @@ for _kind, _base in ((TaintedInt, int), (TaintedFloat, float)):
         setattr(_kind, f"__{_name}__", _comparing(_base, f"__{_name}__"))
 
 
+def _digest(values: np.ndarray[Any, Any]) -> int | None:
+    """A number that stands for the branch taken on what a program reads as an array: it may decide on any of them."""
+    return zlib.crc32(np.ascontiguousarray(values).data) if values.size <= _MOST_DIGESTED else None
+
+
 def _calculating(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of ``math``: what it makes of a tainted number is tainted, and a truth is a branch of the program."""
 
@@ -173,6 +179,9 @@ _MOST_ROUNDS = 1 << 10
 
 _MOST_DECISIONS = 1 << 6
 """A program that decides in more ways than these goes on."""
+
+_MOST_DIGESTED = 1 << 16
+"""The numbers of an array that a program may decide on; what is read of a larger one is not told apart."""
 
 _READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
 _PRINTING = "_tensor_str.py"
@@ -235,7 +244,7 @@ class TaintTracker:
             if self.paused or not self.is_tainted(tensor):
                 return value
             if not keeps or not tensor.is_floating_point():
-                self.note(value)
+                self.note(_digest(value) if isinstance(value, np.ndarray) and not _is_read_by_torch() else value)
             if _is_read_by_torch() and (type(value) is not int or _is_shown()):
                 return value
             if keeps:
