@@ -50,7 +50,8 @@ class Fault:
 def rounds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Any]]:
     """The selected rounds, five at a time: they wait more than they compute."""
     pool = Pool(5)
-    seeds = [item.callspec.params["seed"] for item in request.session.items if "rounds" in _fixtures(item)]
+    mine = (item for item in request.session.items if "rounds" in _fixtures(item) and item.module is request.module)
+    seeds = [item.callspec.params["seed"] for item in mine]
     folder = tmp_path_factory.mktemp("faults")
     yield {seed: pool.submit(partial(_round, seed, folder)) for seed in seeds}
     pool.close()

@@ -217,7 +217,8 @@ def passes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Suite, Future[Passes]]]:
     """The selected suites, two at a time."""
-    selected = [item.callspec.params["suite"] for item in request.session.items if "passes" in _fixtures(item)]
+    mine = (item for item in request.session.items if "passes" in _fixtures(item) and item.module is request.module)
+    selected = [item.callspec.params["suite"] for item in mine]
     with ThreadPoolExecutor(2) as pool:
         yield {
             suite: pool.submit(first_passes, suite, tmp_path_factory.mktemp(str(suite)))

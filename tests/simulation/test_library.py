@@ -124,7 +124,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("scenarios")
     started = Runs(folder)
     for item in request.session.items:
-        if "played" in getattr(item, "fixturenames", ()):
+        if "played" in getattr(item, "fixturenames", ()) and item.module is request.module:
             chosen = item.callspec.params
             if "code" in chosen:
                 started.start(chosen["code"], LIBRARY / f"{chosen['code']}.toml")
