@@ -29,7 +29,6 @@ from simcoll.core.trace import (
     course_key,
     lives,
     once_alike,
-    reached_by,
 )
 from simcoll.spec.call import Call
 
@@ -162,11 +161,16 @@ def _open_rows(trace: Trace, mine: npt.NDArray[np.bool_], *, failed: bool = Fals
 
 
 def stands(
-    calls: DeviceCalls, traces: Mapping[int, Trace], alone: Collection[Head], failed: Collection[int] = ()
+    calls: DeviceCalls,
+    traces: Mapping[int, Trace],
+    come: Mapping[int, Mapping[Life, int]],
+    alone: Collection[Head],
+    failed: Collection[int] = (),
 ) -> list[Stand]:
     """The calls at which the devices of these ranks are blocked for good by their queues, by rank and row.
 
-    ``alone`` are sends and receives that have no other end; of the ranks in ``failed`` calls that failed count as open.
+    ``come`` has the last collective of each group to which each rank has come (:func:`reached_by`). ``alone`` are sends
+    and receives that have no other end; of the ranks in ``failed`` calls that failed count as open.
     """
     lonely: dict[int, set[int]] = {}
     for rank, row in alone:
@@ -176,7 +180,7 @@ def stands(
         rows = calls.open_rows(trace, failed=rank in failed)
         if len(rows):
             queues[rank] = _Queue(trace, rows[-_LONGEST:].tolist(), lonely.get(rank, set()))
-    return _Play(queues, reached_by(traces) if queues else {}).played()
+    return _Play(queues, come).played()
 
 
 class _Queue:

@@ -129,7 +129,7 @@ def waits_of(job: Job) -> WaitGraph:
     for rank, trace in job.traces.items():
         if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, absent, alone))):
             by_rank[rank] = waits
-    on_device = _standing(job, on_devices, alone)
+    on_device = _standing(job, on_devices, absent.reached, alone)
     needs = _needs(by_rank, on_device, job.stall)
     # Thousands of ranks have one need: each is looked at once.
     distinct = {need for mine in needs.values() for need in mine}
@@ -226,7 +226,10 @@ def _wait(trace: Trace, row: int, absent: _Absent, alone: Mapping[tuple[int, Gro
 
 
 def _standing(
-    job: Job, calls: DeviceCalls, alone: Mapping[tuple[int, Group, int], Unmatched]
+    job: Job,
+    calls: DeviceCalls,
+    come: Mapping[int, Mapping[Life, int]],
+    alone: Mapping[tuple[int, Group, int], Unmatched],
 ) -> dict[int, list[tuple[Stand, Wait]]]:
     """The calls at which devices are blocked, by rank, of ranks that have neither ended nor failed by themselves."""
     own = {rank for rank, failure in job.failures.items() if failure.nature is Nature.OWN}
@@ -239,7 +242,7 @@ def _standing(
     for rank, group, number in lonely:
         of_rank.setdefault(rank, set()).add((group, number))
     rows = {(rank, row) for rank, wanted in of_rank.items() for row in _messages(traces[rank], wanted)}
-    for stand in stands(calls, job.traces, rows, job.failures.keys() - own):
+    for stand in stands(calls, job.traces, come, rows, job.failures.keys() - own):
         if stand.rank in traces and (wait := _device_wait(job.traces[stand.rank], stand, lonely)) is not None:
             found.setdefault(stand.rank, []).append((stand, wait))
     return found

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import DUMPED, ON_DEVICE, LaunchOutcome, MemoryTrace, RankExit, Stall
+from simcoll.core.trace import DUMPED, ON_DEVICE, LaunchOutcome, MemoryTrace, RankExit, Stall, reached_by
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.halts.device_queue import DeviceCalls, open_rows, queued, stands
@@ -305,8 +305,8 @@ def test_messages_that_wait_for_their_other_end_stand() -> None:
     send = Call("send", "send", BUFFER, (), peer=1)
     records = [Record("0", 0, send, state=State.STARTED, awaited=True, p2p_sequence=1, scheduled_ns=SECOND)]
     alone = trace_of(0, 4, [WORLD], records, mode="record")
-    assert [one.row for one in stands(DeviceCalls([alone]), {0: alone}, {(0, 0)})] == [0]
-    assert stands(DeviceCalls([alone]), {0: alone}, ()) == []
+    assert [one.row for one in stands(DeviceCalls([alone]), {0: alone}, reached_by({0: alone}), {(0, 0)})] == [0]
+    assert stands(DeviceCalls([alone]), {0: alone}, reached_by({0: alone}), ()) == []
 
 
 def test_calls_of_hosts_are_not_queued() -> None:
@@ -328,7 +328,7 @@ def test_ranks_that_make_the_same_calls_never_stand(calls: Sequence[tuple[Group,
         mine = [Made(group, asynchronous=later) for group, later in calls if rank in group.ranks]
         seen = data.draw(st.integers(0, len(mine)))
         traces[rank] = trace(rank, [*(replace(one, state=State.COMPLETED) for one in mine[:seen]), *mine[seen:]])
-    assert stands(DeviceCalls([*traces.values()]), traces, ()) == []
+    assert stands(DeviceCalls([*traces.values()]), traces, reached_by(traces), ()) == []
 
 
 @given(CALLS, st.integers(0, 3), st.data())
